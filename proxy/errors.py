@@ -1,0 +1,150 @@
+"""Every fault that the proxy itself can report, and the table of what each one looks like on the wire.
+
+A fault has an owner: the operator's (`ConfigError`), the client's (`ClientProtocolError`,
+`AccessDenied`, `LimitReached`, `TaskNotFound`), the server's (`UpstreamError` and below), or ours
+(`TaskConflict`, `IllegalTransition`, `StoreError`). Foreign exceptions become one of these on the line
+where they enter. `downstream/base.py` alone turns them into JSON-RPC errors and HTTP statuses.
+
+Answers of the upstream are not in here: an upstream's error travels as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from http import HTTPStatus
+from typing import Any, ClassVar, Final
+
+
+class ErrorCode(IntEnum):
+    """JSON-RPC error codes (JSON-RPC 2.0 section 5.1; MCP 2026-07-28 "Error Codes")."""
+
+    PARSE_ERROR = -32700
+    INVALID_REQUEST = -32600
+    METHOD_NOT_FOUND = -32601
+    INVALID_PARAMS = -32602
+    INTERNAL_ERROR = -32603
+    HEADER_MISMATCH = -32020
+    MISSING_CLIENT_CAPABILITY = -32021
+    UNSUPPORTED_PROTOCOL_VERSION = -32022
+
+
+HTTP_STATUS: Final[Mapping[ErrorCode, HTTPStatus]] = {
+    ErrorCode.PARSE_ERROR: HTTPStatus.BAD_REQUEST,
+    ErrorCode.INVALID_REQUEST: HTTPStatus.BAD_REQUEST,
+    ErrorCode.METHOD_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    ErrorCode.INVALID_PARAMS: HTTPStatus.OK,
+    ErrorCode.INTERNAL_ERROR: HTTPStatus.OK,
+    ErrorCode.HEADER_MISMATCH: HTTPStatus.BAD_REQUEST,
+    ErrorCode.MISSING_CLIENT_CAPABILITY: HTTPStatus.BAD_REQUEST,
+    ErrorCode.UNSUPPORTED_PROTOCOL_VERSION: HTTPStatus.BAD_REQUEST,
+}
+"""HTTP status of an error answer, unless the error says otherwise (Streamable HTTP 2026-07-28)."""
+
+
+class ProxyError(Exception):
+    """A fault with a JSON-RPC code, a message for people, and optional `data`."""
+
+    code: ErrorCode = ErrorCode.INTERNAL_ERROR
+    status: HTTPStatus | None = None
+    """HTTP status where it differs from `HTTP_STATUS[code]`."""
+
+    def __init__(self, message: str, *, data: Any = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data = data
+
+    @property
+    def http_status(self) -> HTTPStatus:
+        return self.status or HTTP_STATUS[self.code]
+
+
+class ConfigError(ProxyError):
+    """The operator's: a setting that cannot be used. One clear line, exit code 2."""
+
+
+class ClientProtocolError(ProxyError):
+    """The client's: a message that breaks the protocol."""
+
+    def __init__(
+        self, code: ErrorCode, message: str, *, data: Any = None, status: HTTPStatus | None = None
+    ) -> None:
+        super().__init__(message, data=data)
+        self.code = code
+        self.status = status
+
+
+class AccessDenied(ProxyError):
+    """The client's: an Origin or Host that may not talk to us (403)."""
+
+    code = ErrorCode.INVALID_REQUEST
+    status = HTTPStatus.FORBIDDEN
+
+
+class LimitReached(ProxyError):
+    """The client's: a documented bound was hit; `retry_after_s` says when to come back."""
+
+    code = ErrorCode.INTERNAL_ERROR
+    status = HTTPStatus.TOO_MANY_REQUESTS
+
+    def __init__(
+        self, message: str, *, retry_after_s: int, status: HTTPStatus = HTTPStatus.TOO_MANY_REQUESTS
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.status = status
+
+
+class TaskNotFound(ProxyError):
+    """Missing, expired or another owner's task: one answer for all three (contract section 8)."""
+
+    code = ErrorCode.INVALID_PARAMS
+    MESSAGE: ClassVar[str] = "Task not found: no such task, or it has expired"
+
+    def __init__(self) -> None:
+        super().__init__(self.MESSAGE)
+
+
+class UpstreamError(ProxyError):
+    """The server's: a call could not be carried out. The message names the upstream, no internals."""
+
+
+class UpstreamUnavailable(UpstreamError):
+    """The upstream could not be reached or started; nothing was sent."""
+
+
+class UpstreamTimeout(UpstreamError):
+    """The upstream did not answer within a bound of ours."""
+
+
+class UpstreamClosed(UpstreamError):
+    """The connection ended while a call was running; whether the call ran is not known."""
+
+
+class SessionLost(UpstreamClosed):
+    """The upstream no longer knows the session (404); the next call gets a new one."""
+
+
+class UpstreamProtocolError(UpstreamError):
+    """The upstream sent something that is not the protocol."""
+
+
+class UpstreamRefused(UpstreamError):
+    """The upstream answered 401 or 403; status and challenge are passed on to the client."""
+
+    def __init__(self, message: str, *, status: HTTPStatus, challenges: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.status = status
+        self.challenges = challenges
+
+
+class TaskConflict(ProxyError):
+    """Ours: the stored task is no longer the one that the change was made from; read it again."""
+
+
+class IllegalTransition(ProxyError):
+    """Ours: an event that the table of transitions does not allow in this status."""
+
+
+class StoreError(ProxyError):
+    """Ours: the store could not read or write."""

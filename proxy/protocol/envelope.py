@@ -1,0 +1,259 @@
+"""Raw JSON: checked once, taken apart by member, spliced, never re-serialised.
+
+What the proxy need not change leaves it as the very bytes that came in (contract section 1, I1): key
+order, number spelling, unknown fields, duplicate members. So messages are held as `bytes`;
+`check` proves that they are JSON, `members` finds the byte ranges of one object's members, and
+`splice` replaces, adds or removes some of them.
+
+msgspec does the checking, thirty times faster than the standard library, but takes invalid UTF-8,
+refuses lone surrogate escapes, and overflows its stack on deep nesting. So UTF-8 and depth are
+checked first, and what msgspec refuses is judged again by the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_SCALAR: Final = re.compile(rb"[^\s,\]}]+")
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_NOT_BRACKET: Final = bytes(set(range(256)) - set(b"[]{}"))
+_CHEAP_PASSES: Final = 16  # each pass peels at least one level; ordinary messages need a few
+_DELTA: Final = tuple(1 if c in b"[{" else -1 for c in range(256))
+
+
+class JsonError(ValueError):
+    """Not JSON, not UTF-8, or nested too deeply. The message says which."""
+
+
+class DuplicateMember(ValueError):
+    """A member that the proxy reads stands twice in one object; `key` names it."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"member {key!r} is given twice")
+        self.key = key
+
+
+def check(raw: bytes, max_depth: int) -> None:
+    """Raise JsonError unless `raw` is one JSON text in UTF-8, nested at most `max_depth` deep."""
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise JsonError(f"not valid UTF-8 at byte {exc.start}") from exc
+    if _deeper_than(raw, max_depth):
+        raise JsonError(f"nested more than {max_depth} levels deep")
+    try:
+        msgspec.json.decode(raw, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        _check_slowly(raw)
+
+
+def _check_slowly(raw: bytes) -> None:
+    """The standard library's verdict: it takes lone surrogate escapes, and nothing that is not JSON."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise JsonError(f"{constant} is not JSON")
+
+    try:
+        # Numbers stay text: no 4,300 digit limit, no infinity from 1E400.
+        json.loads(raw.decode(), parse_int=str, parse_float=str, parse_constant=refuse)
+    except json.JSONDecodeError as exc:
+        raise JsonError(f"{exc.msg} at character {exc.pos}") from exc
+    except RecursionError as exc:
+        raise JsonError("nested too deeply") from exc
+
+
+def _deeper_than(raw: bytes, limit: int) -> bool:
+    """Whether brackets outside strings nest deeper than `limit`; exact for valid JSON.
+
+    Works on a skeleton of brackets made by bytes operations, since a walk over the tokens would hold
+    the event loop for a second on a large message.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= limit:
+        return False
+    skeleton = raw
+    if b"\\" in skeleton:
+        skeleton = skeleton.replace(b"\\\\", b"").replace(b'\\"', b"")
+    skeleton = skeleton.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+    if b'"' in skeleton:  # some strings hold brackets
+        skeleton = _STRING.sub(b"", skeleton).translate(None, _NOT_BRACKET)
+    if skeleton.count(b"[") + skeleton.count(b"{") <= limit:
+        return False
+    peeled = skeleton
+    for _ in range(min(_CHEAP_PASSES, limit // 2)):  # a pass peels two levels at most
+        peeled = peeled.replace(b"[]", b"").replace(b"{}", b"")
+        if not peeled:
+            return False
+    return any(depth > limit for depth in accumulate(map(_DELTA.__getitem__, skeleton)))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of an object: its decoded key, and where key and value stand in the text."""
+
+    key: str
+    start: int
+    value_start: int
+    end: int
+
+
+def members(raw: bytes) -> list[Member]:
+    """The members of the object in `raw`, in order, duplicates kept.
+
+    `raw` must have passed `check`. Raises JsonError if it is not an object.
+    """
+    at = _skip_space(raw, 0)
+    if raw[at : at + 1] != b"{":
+        raise JsonError("not an object")
+    at = _skip_space(raw, at + 1)
+    found: list[Member] = []
+    while raw[at : at + 1] != b"}":
+        key = _STRING.match(raw, at)
+        if key is None:
+            raise JsonError(f"no member name at byte {at}")
+        colon = _skip_space(raw, key.end())
+        value_start = _skip_space(raw, colon + 1)
+        end = _value_end(raw, value_start)
+        found.append(Member(decode_string(key.group()), at, value_start, end))
+        at = _skip_space(raw, end)
+        if raw[at : at + 1] == b",":
+            at = _skip_space(raw, at + 1)
+    return found
+
+
+def elements(raw: bytes) -> list[bytes]:
+    """The elements of the array in `raw`, each as its own raw text. Raises JsonError if it is none."""
+    at = _skip_space(raw, 0)
+    if raw[at : at + 1] != b"[":
+        raise JsonError("not an array")
+    at = _skip_space(raw, at + 1)
+    found: list[bytes] = []
+    while raw[at : at + 1] != b"]":
+        end = _value_end(raw, at)
+        found.append(raw[at:end])
+        at = _skip_space(raw, end)
+        if raw[at : at + 1] == b",":
+            at = _skip_space(raw, at + 1)
+    return found
+
+
+def _skip_space(raw: bytes, at: int) -> int:
+    space = _SPACE.match(raw, at)
+    return space.end() if space else at
+
+
+def _value_end(raw: bytes, at: int) -> int:
+    first = raw[at : at + 1]
+    if first == b'"':
+        text = _STRING.match(raw, at)
+        if text is None:
+            raise JsonError(f"string without end at byte {at}")
+        return text.end()
+    if first in (b"{", b"["):
+        depth = 0
+        for token in _TOKEN.finditer(raw, at):
+            c = token.group()
+            if c in (b"{", b"["):
+                depth += 1
+            elif c in (b"}", b"]"):
+                depth -= 1
+                if depth == 0:
+                    return token.end()
+        raise JsonError(f"value without end at byte {at}")
+    scalar = _SCALAR.match(raw, at)
+    if scalar is None:
+        raise JsonError(f"no value at byte {at}")
+    return scalar.end()
+
+
+def decode_string(raw: bytes) -> str:
+    """The string that the JSON string literal `raw` stands for; lone surrogates are kept."""
+    if b"\\" not in raw:
+        return raw[1:-1].decode()
+    text = json.loads(raw.decode())
+    assert isinstance(text, str)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class RawObject:
+    """One JSON object, as text and by member."""
+
+    raw: bytes
+    members: tuple[Member, ...]
+
+    @classmethod
+    def parse(cls, raw: bytes) -> RawObject:
+        """Raises JsonError if `raw`, which must have passed `check`, is not an object."""
+        return cls(raw, tuple(members(raw)))
+
+    def get(self, key: str) -> bytes | None:
+        """The raw value of `key`, or None if it is absent. Raises DuplicateMember if it stands twice."""
+        hits = [m for m in self.members if m.key == key]
+        if len(hits) > 1:
+            raise DuplicateMember(key)
+        return self.raw[hits[0].value_start : hits[0].end] if hits else None
+
+    def text(self, key: str) -> str | None:
+        """The value of `key` if it is a string, else None."""
+        value = self.get(key)
+        return decode_string(value) if value is not None and value[:1] == b'"' else None
+
+    def object(self, key: str) -> RawObject | None:
+        """The value of `key` if it is an object, else None."""
+        value = self.get(key)
+        return RawObject.parse(value) if value is not None and value[:1] == b"{" else None
+
+    def __contains__(self, key: str) -> bool:
+        return any(m.key == key for m in self.members)
+
+
+def splice(raw: bytes, changes: Mapping[str, bytes | None]) -> bytes:
+    """`raw`, an object, with each member of `changes` set to that raw value, or removed if it is None.
+
+    Everything else keeps its bytes and its place; new members are added at the end. Of a member that
+    stands twice, the first place gets the value and the others go.
+    """
+    left = dict(changes)
+    parts: list[bytes] = []
+    seen: set[str] = set()
+    for m in members(raw):
+        if m.key not in changes:
+            parts.append(raw[m.start : m.end])
+            continue
+        value = changes[m.key]
+        left.pop(m.key, None)
+        if value is not None and m.key not in seen:
+            seen.add(m.key)
+            parts.append(raw[m.start : m.value_start] + value)
+    parts += [dumps(key) + b":" + value for key, value in left.items() if value is not None]
+    return b"{" + b",".join(parts) + b"}"
+
+
+def dumps(value: Any) -> bytes:
+    """`value` as compact, ASCII-only JSON: for what the proxy itself says."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def loads(raw: bytes) -> Any:
+    """`raw` as Python values: for what the proxy itself must understand, never to be sent on."""
+    return json.loads(raw)
+
+
+def one_line(raw: bytes) -> bytes:
+    """`raw` with line ends between tokens made spaces, as stdio and event streams need it.
+
+    Inside a JSON string a line end is always escaped, so only white space can be met here.
+    """
+    if b"\n" in raw or b"\r" in raw:
+        return raw.replace(b"\r", b" ").replace(b"\n", b" ")
+    return raw

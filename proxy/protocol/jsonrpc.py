@@ -1,0 +1,191 @@
+"""JSON-RPC 2.0 messages as MCP uses them: envelope understood, payload kept raw.
+
+Above: every transport and the router. Below: `envelope`. MCP 2026-07-28 "Messages".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from proxy.errors import ErrorCode
+from proxy.protocol.envelope import (
+    DuplicateMember,
+    JsonError,
+    RawObject,
+    check,
+    decode_string,
+    dumps,
+)
+
+_INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
+_READ: Final = ("jsonrpc", "id", "method", "params", "result", "error")
+MAX_ID_DIGITS: Final = 1_000  # longer integers are refused; the wish to compare them is no real client's
+
+
+@dataclass(frozen=True, slots=True)
+class RequestId:
+    """A request id: `raw` is what goes back on the wire, `value` is what tables are keyed by.
+
+    `1` and `"1"` are different ids; an `int` and a `str` are never equal in Python.
+    """
+
+    raw: bytes
+    value: int | str
+
+    @classmethod
+    def parse(cls, raw: bytes) -> RequestId | None:
+        """None if `raw` is no string or integer."""
+        if raw[:1] == b'"':
+            return cls(raw, decode_string(raw))
+        if _INTEGER.match(raw) and len(raw) <= MAX_ID_DIGITS:
+            return cls(raw, int(raw))
+        return None
+
+    def __repr__(self) -> str:
+        return f"<RequestId {self.raw[:80]!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request; `params` is its raw JSON, None if the member is absent."""
+
+    id: RequestId
+    method: str
+    params: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    method: str
+    params: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultResponse:
+    id: RequestId
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse:
+    """`id` is None where the peer could not read ours; `error` is the raw error object."""
+
+    id: RequestId | None
+    error: bytes
+
+
+Message: TypeAlias = Request | Notification | ResultResponse | ErrorResponse
+"""One JSON-RPC message."""
+
+
+class MessageError(ValueError):
+    """Not a message. `code` is the JSON-RPC error that answers it, `id` the id if it could be read."""
+
+    def __init__(self, code: ErrorCode, message: str, id: RequestId | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.id = id
+
+
+def parse(raw: bytes, max_depth: int) -> Message:
+    """One message from one JSON text; raises MessageError with -32700 or -32600.
+
+    The members that are read (`jsonrpc`, `id`, `method`, `params`, `result`, `error`) must not stand
+    twice; whatever else is in the text is not looked at. A missing id makes a notification, a null id
+    is refused (MCP 2026-07-28 "Requests").
+    """
+    try:
+        check(raw, max_depth)
+    except JsonError as exc:
+        raise MessageError(ErrorCode.PARSE_ERROR, f"Parse error: {exc}") from exc
+    return parse_checked(raw)
+
+
+def parse_checked(raw: bytes) -> Message:
+    """`parse` for a text that has already passed `envelope.check`."""
+    if raw.lstrip()[:1] != b"{":
+        kind = "an array (batches are not supported)" if raw.lstrip()[:1] == b"[" else "no object"
+        raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: the message is {kind}")
+    obj = RawObject.parse(raw)
+    rid = _id_of(obj)
+    try:
+        fields = {key: obj.get(key) for key in _READ}
+    except DuplicateMember as exc:
+        raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: {exc}", rid) from exc
+    if fields["jsonrpc"] is None or obj.text("jsonrpc") != "2.0":
+        raise MessageError(ErrorCode.INVALID_REQUEST, 'Invalid request: jsonrpc is not "2.0"', rid)
+    if "method" in obj:
+        return _parse_call(obj, fields, rid)
+    return _parse_response(fields, rid)
+
+
+def _id_of(obj: RawObject) -> RequestId | None:
+    try:
+        raw = obj.get("id")
+    except DuplicateMember:
+        return None
+    return RequestId.parse(raw) if raw is not None else None
+
+
+def _parse_call(obj: RawObject, fields: dict[str, bytes | None], rid: RequestId | None) -> Message:
+    method, params = obj.text("method"), fields["params"]
+    if method is None:
+        raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid request: method is not a string", rid)
+    if "result" in obj or "error" in obj:
+        raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid request: both a call and a response", rid)
+    if fields["id"] is None:
+        return Notification(method, params)
+    if rid is None:
+        raise MessageError(
+            ErrorCode.INVALID_REQUEST, "Invalid request: id is neither a string nor an integer"
+        )
+    return Request(rid, method, params)
+
+
+def _parse_response(fields: dict[str, bytes | None], rid: RequestId | None) -> Message:
+    result, error = fields["result"], fields["error"]
+    if (result is None) == (error is None):
+        raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid request: no method, and not a response", rid)
+    if error is not None:
+        if error[:1] != b"{":
+            raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid response: error is not an object", rid)
+        return ErrorResponse(rid, error)
+    if rid is None or result is None:
+        raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid response: no usable id")
+    return ResultResponse(rid, result)
+
+
+def request(rid: RequestId | int, method: str, params: bytes | None) -> bytes:
+    """A request; `params` goes in as it is."""
+    tail = b"" if params is None else b',"params":' + params
+    return b'{"jsonrpc":"2.0","id":' + _raw_id(rid) + b',"method":' + dumps(method) + tail + b"}"
+
+
+def notification(method: str, params: bytes | None = None) -> bytes:
+    tail = b"" if params is None else b',"params":' + params
+    return b'{"jsonrpc":"2.0","method":' + dumps(method) + tail + b"}"
+
+
+def result_response(rid: RequestId | int, result: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":' + _raw_id(rid) + b',"result":' + result + b"}"
+
+
+def error_response(rid: RequestId | int | None, error: bytes) -> bytes:
+    """`rid` None leaves the id out, as MCP asks where it could not be read."""
+    head = b"" if rid is None else b'"id":' + _raw_id(rid) + b","
+    return b'{"jsonrpc":"2.0",' + head + b'"error":' + error + b"}"
+
+
+def error_object(code: int, message: str, data: object = None) -> bytes:
+    """A raw JSON-RPC error object in our own words."""
+    body: dict[str, object] = {"code": int(code), "message": message}
+    if data is not None:
+        body["data"] = data
+    return dumps(body)
+
+
+def _raw_id(rid: RequestId | int) -> bytes:
+    return b"%d" % rid if isinstance(rid, int) else rid.raw

@@ -1,0 +1,89 @@
+"""The seam between the tasks and wherever they are kept.
+
+Above: `routing`. Below: `memory`, `disk`, and a Redis store later. One contract suite in
+`tests/stores/` runs over every implementation.
+
+All methods may be called concurrently from one event loop. Records are immutable; the one way to
+change a task is to offer the record it was made from together with the new one. A record whose ttl is
+over is gone for every method, also before `expire` has removed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from proxy.tasks.task import Task
+
+
+class Watch(Protocol):
+    """The changes of some tasks, each as it happens."""
+
+    async def receive(self) -> Task:
+        """The next new state of one of the tasks, in order for each task, terminal ones last.
+
+        The record comes without its result; `get` has it. A watcher that falls far behind is told
+        later states only, never a wrong order. Waits without bound; cancel it.
+        """
+        ...
+
+
+class TaskStore(Protocol):
+    """Task records, durable as configured.
+
+    Every method raises StoreError if the store cannot read or write; then nothing has changed.
+    """
+
+    async def create(self, task: Task) -> None:
+        """Keep a new task; durable when this returns, and only then visible to `get` and `owned`.
+
+        Raises TaskConflict if its id is taken. Tasks extension, "Task Creation".
+        """
+        ...
+
+    async def get(self, task_id: str) -> Task:
+        """The latest state, with its result. Raises TaskNotFound if there is none or it expired."""
+        ...
+
+    async def compare_and_set(self, old: Task, new: Task) -> None:
+        """Replace `old` by `new` (same id, `new.revision == old.revision + 1`), result and all, in one step.
+
+        Durable when this returns, and only then visible. Raises TaskConflict if the stored task is no
+        longer at `old.revision`, TaskNotFound if it is gone.
+        """
+        ...
+
+    async def note(self, old: Task, new: Task) -> None:
+        """Like `compare_and_set`, but visible at once and durable within a second or so.
+
+        For what may be lost in a crash: progress. Raises as `compare_and_set`.
+        """
+        ...
+
+    async def owned(self, owner: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
+        """An owner's tasks without results, oldest first (creation time, then id); `after` is an id.
+
+        An `after` that is gone raises TaskNotFound.
+        """
+        ...
+
+    async def unfinished(self) -> list[Task]:
+        """Every task of every owner that is not terminal: what a start has to settle."""
+        ...
+
+    def watch(self, task_ids: Collection[str]) -> AbstractAsyncContextManager[Watch]:
+        """Watch these tasks from now on; ids that do not exist are simply never reported."""
+        ...
+
+    async def expire(self) -> int:
+        """Remove what is expired; returns how many tasks went."""
+        ...
+
+    async def secret(self) -> bytes:
+        """32 random bytes that belong to this store and survive as its records do."""
+        ...
+
+    async def check(self) -> None:
+        """Raise StoreError, naming what is broken, unless the store can be written now."""
+        ...

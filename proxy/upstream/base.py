@@ -1,0 +1,137 @@
+"""The seams of the upstream side.
+
+For `routing`: `Session` (one legacy session with a server), `Outcome`, `Question`, `CallListener`.
+Between `session` and the transports: `Transport` (moves whole JSON-RPC messages as bytes) and
+`Receiver` (is told what came). All of it runs in one event loop; methods that are not `async` never
+block and may be called from a reader loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from anyio.abc import TaskStatus as StartStatus
+
+from proxy.errors import UpstreamError
+from proxy.protocol.jsonrpc import RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The upstream answered with a result: its raw JSON."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The upstream answered with a JSON-RPC error: the raw error object."""
+
+    error: bytes
+
+
+Outcome: TypeAlias = Result | Failure
+"""How a call ended where the upstream said so. Losses are raised as UpstreamError instead."""
+
+
+class Question(Protocol):
+    """A request that the upstream sent to its client while a call of ours was in flight."""
+
+    @property
+    def id(self) -> RequestId: ...
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def params(self) -> bytes | None: ...
+
+    async def answer(self, result: bytes) -> None:
+        """Send `result` (raw JSON) to the asker. Only the first answer or refusal is sent.
+
+        Raises UpstreamError if it could not be handed over; then it may be tried again.
+        """
+        ...
+
+    async def refuse(self, error: bytes) -> None:
+        """Send a JSON-RPC error (raw error object) instead. Raises as `answer`."""
+        ...
+
+
+class CallListener(Protocol):
+    """Who wants to know what happens during a call. Called from the reader loop: must not block."""
+
+    def on_notification(self, method: str, params: bytes | None) -> None:
+        """A notification that belongs to this call; progress comes without our token (`params` as sent)."""
+        ...
+
+    def on_question(self, question: Question) -> None:
+        """The upstream asks, and the question was attributed to this call."""
+        ...
+
+    def on_withdrawn(self, question: Question) -> None:
+        """The upstream cancelled its question, or it moved to another call; do not answer it."""
+        ...
+
+
+class Receiver(Protocol):
+    """What a transport tells. Called from its reader loops: must not block, and does not raise."""
+
+    def received(self, message: bytes, call: int | None) -> None:
+        """One JSON text came in whole. `call` is the id of the request of ours on whose response stream
+        it came, None where the wire does not tell (stdio, an HTTP session's GET stream).
+
+        The text has not been checked: it may be no JSON at all.
+        """
+        ...
+
+    def lost(self, call: int | None, error: UpstreamError) -> None:
+        """No answer will come any more: to the request `call`, or to anything at all if it is None.
+
+        The latter is said exactly once, as the last thing, also after an orderly end.
+        """
+        ...
+
+
+class Transport(Protocol):
+    """Moves messages between us and one upstream process or HTTP session.
+
+    `run` is started once, in a task group that outlives every request. The other methods may be called
+    concurrently while it runs.
+    """
+
+    async def run(self, receiver: Receiver, *, task_status: StartStatus[None]) -> None:
+        """Connect, call `task_status.started()`, and serve until `close` or the upstream's end.
+
+        Raises UpstreamUnavailable before `started` if there is nothing to connect to. Returns, having
+        called `receiver.lost(None, ...)`, when the connection has ended for whatever reason and everything
+        it held (process group, sockets) is gone. Cancelling it ends everything at once.
+        """
+        ...
+
+    async def send(self, message: bytes, *, call: int | None = None) -> None:
+        """Hand over one message. `call` is its id if it is a request, which may then be answered.
+
+        Requests: returns once the message is on its way; what becomes of it is told to the receiver.
+        Others (notifications, responses): returns when it was accepted. Raises UpstreamClosed or
+        UpstreamUnavailable if it was not.
+        """
+        ...
+
+    def abandon(self, call: int) -> None:
+        """Nobody waits for the answer to `call` any more: free what is held for it; say nothing upstream."""
+        ...
+
+    def established(self, version: str) -> None:
+        """The handshake is done at this protocol version; what depends on that (the version header, the
+        GET stream) may start."""
+        ...
+
+    def close(self) -> None:
+        """Begin an orderly end; `run` returns when it is done. May be called more than once."""
+        ...
+
+    def describe(self) -> str:
+        """For logs and errors: `stdio pid 4711`, `http https://host/mcp`."""
+        ...
