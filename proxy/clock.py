@@ -1,4 +1,4 @@
-"""The two clocks of the proxy, and the one place where it sleeps.
+"""The two clocks of the proxy, the one place where it sleeps, and the one way to wait for a change.
 
 Wall time is only for what is shown and for what must survive a restart (`createdAt`, expiry of stored
 records); durations are measured with the monotonic clock, so that a jump of the wall clock neither
@@ -29,6 +29,23 @@ class Clock(Protocol):
         """Sleep at least this long on the monotonic clock; `inf` sleeps until cancelled."""
         ...
 
+    async def wait(self, event: anyio.Event, seconds: float) -> bool:
+        """Wait for `event`, at most this long on the monotonic clock. Whether it is set."""
+        ...
+
+
+class Pulse:
+    """Wakes whoever waits for the next change: take `event`, look at the state, then wait for it."""
+
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        self.event = anyio.Event()
+
+    def beat(self) -> None:
+        self.event.set()
+        self.event = anyio.Event()
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -41,3 +58,8 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
+
+    async def wait(self, event: anyio.Event, seconds: float) -> bool:
+        with anyio.move_on_after(seconds):
+            await event.wait()
+        return event.is_set()

@@ -148,3 +148,15 @@ class IllegalTransition(ProxyError):
 
 class StoreError(ProxyError):
     """Ours: the store could not read or write."""
+
+
+def only_fault(group: BaseExceptionGroup[BaseException]) -> ProxyError:
+    """The one fault of ours in a group that a task group made of it; raises the group if there is more."""
+    found, rest = group.split(ProxyError)
+    if found is None or rest is not None:
+        raise group
+    error: BaseException = found
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, ProxyError)
+    return error

@@ -23,6 +23,22 @@ import msgspec
 
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_REGULAR_DEPTH: Final = 12  # nesting that one regular expression can follow; deeper values take the loop
+
+
+def _balanced(depth: int) -> re.Pattern[bytes]:
+    """A container nested at most `depth` deep. Only for text known to be JSON: brackets are not paired.
+
+    Possessive throughout, so that it runs in linear time and fails without backtracking.
+    """
+    flat = rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+'
+    pattern = rb"[\[{]" + flat + rb"[\]}]"
+    for _ in range(depth - 1):
+        pattern = rb"[\[{]" + flat + rb"(?:" + pattern + flat + rb")*+[\]}]"
+    return re.compile(pattern, re.DOTALL)
+
+
+_CONTAINER: Final = _balanced(_REGULAR_DEPTH)
 _SCALAR: Final = re.compile(rb"[^\s,\]}]+")
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
@@ -159,6 +175,8 @@ def _value_end(raw: bytes, at: int) -> int:
             raise JsonError(f"string without end at byte {at}")
         return text.end()
     if first in (b"{", b"["):
+        if container := _CONTAINER.match(raw, at):
+            return container.end()
         depth = 0
         for token in _TOKEN.finditer(raw, at):
             c = token.group()

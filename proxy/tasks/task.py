@@ -64,8 +64,9 @@ class Task:
     `revision` counts the states that were stored; a store's compare-and-set goes by it. `ttl_ms` and
     `poll_interval_ms` are None while the task runs, since they then follow its age
     (`policy.running_ttl_ms`, `policy.poll_interval_ms`), and fixed at its end. `result` and `error`
-    are raw JSON; exactly one is set in `completed` and `failed`, none otherwise. A store may hand out
-    records without the result where it says so.
+    are raw JSON; exactly one is set in `completed` and `failed`, none otherwise. `server_info` is the raw
+    `serverInfo` of the server that answered. A store may hand out records without the result where it
+    says so.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Task:
     poll_interval_ms: int | None = None
     result: bytes | None = None
     error: bytes | None = None
+    server_info: bytes | None = None
     revision: int = 0
 
     def __post_init__(self) -> None:

@@ -54,8 +54,8 @@ class Question(Protocol):
         """
         ...
 
-    async def refuse(self, error: bytes) -> None:
-        """Send a JSON-RPC error (raw error object) instead. Raises as `answer`."""
+    def refuse(self, error: bytes) -> None:
+        """Send a JSON-RPC error (raw error object) instead, soon; does not wait and cannot fail."""
         ...
 
 

@@ -1,0 +1,5 @@
+"""`python -m proxy` is `mcp-taskproxy`."""
+
+from proxy.cli import main
+
+main()

@@ -1,0 +1,95 @@
+"""Addresses as people write them: `127.0.0.1:8080`, URLs, origins, host names, paths.
+
+Above: `config` alone, as the types of its fields. Contract section 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator
+
+_HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
+_DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
+
+
+def _host_and_port(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError("HOST:PORT is needed, such as 127.0.0.1:8080")
+    if not host:
+        raise ValueError(f"say which host: 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for the network")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError("an IPv6 address goes in brackets, such as [::1]:8080")
+    return value
+
+
+def _url_path(value: str) -> str:
+    if not value.startswith("/") or any(c in value for c in "?#{} ") or not value.isprintable():
+        raise ValueError("a path is needed, such as /mcp")
+    path = value.rstrip("/") or "/"
+    if path in _HEALTH_PATHS:
+        raise ValueError("that path is taken by the health checks")
+    return path
+
+
+def _split_url(value: str) -> SplitResult:
+    try:
+        parts = urlsplit(value)
+        port_is_wrong = parts.port == 0
+    except ValueError:
+        raise ValueError("that is not a URL") from None
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or port_is_wrong:
+        raise ValueError("an http:// or https:// URL is needed")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("credentials do not belong in a URL: they would be logged")
+    if parts.fragment:
+        raise ValueError("a URL without # is needed")
+    return parts
+
+
+def _checked_url(value: str) -> str:
+    _split_url(value)
+    return value
+
+
+def _plain_url(value: str) -> str:
+    if _split_url(value).query:
+        raise ValueError("a URL without ? is needed")
+    return value
+
+
+def _origin(value: str) -> str:
+    parts = _split_url(value)
+    if parts.path or parts.query:
+        raise ValueError("an origin is needed, such as https://app.example.com: no path")
+    port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}{port}"
+
+
+def _host(value: str) -> str:
+    if not value or "/" in value or "@" in value or "*" in value or not value.isprintable() or " " in value:
+        raise ValueError("a host name is needed, with or without port, such as mcp.example.com")
+    return value.lower()
+
+
+HostPort: TypeAlias = Annotated[str, AfterValidator(_host_and_port)]
+"""Where to listen; an IPv6 address stands in brackets."""
+
+UrlPath: TypeAlias = Annotated[str, AfterValidator(_url_path)]
+"""An absolute path, without its last slash."""
+
+HttpUrl: TypeAlias = Annotated[str, AfterValidator(_checked_url)]
+"""http or https, without credentials and fragment."""
+
+PlainUrl: TypeAlias = Annotated[str, AfterValidator(_plain_url)]
+"""As `HttpUrl`, without a query too."""
+
+Origin: TypeAlias = Annotated[str, AfterValidator(_origin)]
+"""As browsers send it: lower case, no default port."""
+
+HostName: TypeAlias = Annotated[str, AfterValidator(_host)]
+"""As in a Host header, in lower case, with or without port."""

@@ -1,0 +1,256 @@
+"""The configuration: every setting, its type, its default. What is wrong with a value is said here.
+
+Above: whoever is configured; fields are read as plain attributes, durations in seconds, sizes in
+bytes, rates in events per second. Below: `units` and `addresses` read the values, which `sources`
+brings from file, environment and flags. Contract section 11; `config.example.yaml` documents each field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from proxy.addresses import HostName, HostPort, HttpUrl, Origin, PlainUrl, UrlPath
+from proxy.units import Bytes, Count, PerSecond, Seconds, SomeSeconds, format_seconds
+
+_LAUNCHER: Final = re.compile(r"npx|uvx?|pipx|node|bunx?|deno|run|python[\d.]*|-y|--yes|-m|-u")
+_PLAIN_WORD: Final = re.compile(r"\w[\w.-]*")
+_DEEPEST: Final = 900  # what the standard library's JSON parser manages
+
+
+class NotYet(ValueError):
+    """A value that the contract knows and this release does not serve."""
+
+
+def _not_stdio(value: Any) -> Any:
+    if value == "stdio":
+        raise NotYet("stdio towards clients comes in a later release; for now add --listen 127.0.0.1:8080")
+    return value
+
+
+def _command(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError("the command is a list of its words, such as [npx, -y, some-server]")
+    if value in ([], ()):
+        raise ValueError("the command has no words")
+    return value
+
+
+def _era(value: Any) -> Any:
+    if value == "modern":
+        raise NotYet("modern upstreams come in a later release; now: auto or legacy, which mean the same")
+    return value
+
+
+def _store_url(value: str) -> str:
+    if value.startswith(("redis:", "rediss:", "unix:")):
+        raise NotYet("a Redis store comes in a later release; now: memory: or disk:DIR")
+    if value != "memory:" and not (value.startswith("disk:") and value != "disk:"):
+        raise ValueError("memory: or disk:DIR is needed, such as disk:./taskproxy-data")
+    if value.startswith("disk://"):
+        raise ValueError("a directory follows disk: at once, such as disk:/data")
+    return value
+
+
+AtLeastOne: TypeAlias = Annotated[Count, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    """Frozen, and closed: a key that is not known is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_default(cls, values: Any) -> Any:
+        """A section with nothing but comments in it is null in YAML; that means its defaults."""
+        if not isinstance(values, Mapping):
+            return values
+        made = {name for name, field in cls.model_fields.items() if field.default_factory is not None}
+        return {key: value for key, value in values.items() if value is not None or key not in made}
+
+
+class AdminConfig(_Section):
+    """Where `/metrics` is served; nowhere by default."""
+
+    listen: HostPort | None = None
+
+
+def _derived_name(upstream: Mapping[str, Any]) -> str:
+    """A short name for logs: the server's host, or its package or script if a launcher starts it.
+
+    Never what may be the value of an option, since that may be secret.
+    """
+    if url := upstream.get("url"):
+        return str(urlsplit(url).netloc)
+    words = [PurePosixPath(word).name for word in upstream.get("command") or ()]
+    for word in words:
+        if _LAUNCHER.fullmatch(word):
+            continue
+        if not _PLAIN_WORD.fullmatch(word):
+            break
+        return word.removesuffix(".py").removesuffix(".js")
+    return words[0] if words else "upstream"
+
+
+class UpstreamConfig(_Section):
+    """The server that we stand in front of: a command to start, or a URL."""
+
+    command: Annotated[tuple[str, ...] | None, BeforeValidator(_command)] = None
+    url: HttpUrl | None = None
+    name: str = Field(default_factory=_derived_name, min_length=1)
+    era: Annotated[Literal["auto", "legacy"], BeforeValidator(_era)] = "auto"
+    processes: AtLeastOne = 16
+    share: bool = False
+    calls_per_process: AtLeastOne | None = None
+    env: Mapping[str, str] = Field(default_factory=dict)
+    cwd: str | None = None
+    start_timeout: SomeSeconds = 60.0
+    idle_timeout: SomeSeconds | None = 600.0
+    wait: Seconds = 600.0
+
+    @model_validator(mode="after")
+    def _command_or_url(self) -> UpstreamConfig:
+        if self.command is None and self.url is None:
+            raise ValueError("none given; put its command after --, or add --upstream URL or --config FILE")
+        if self.command is not None and self.url is not None:
+            raise ValueError("command and url are both given; an upstream has one of them")
+        if self.url is not None and (self.env or self.cwd is not None):
+            raise ValueError("env and cwd are for a command; this upstream has a url")
+        return self
+
+    @property
+    def place(self) -> str:
+        """For logs: the program or the URL, without arguments and query, which may hold secrets."""
+        if self.url is not None:
+            return urlsplit(self.url)._replace(query="").geturl()
+        return f"command {self.command[0]}" if self.command else ""
+
+
+class PollInterval(_Section):
+    """The advice on polling: `first` for a young task, growing to `last`."""
+
+    first: SomeSeconds = 0.3
+    last: SomeSeconds = 5.0
+
+    @model_validator(mode="after")
+    def _grows(self) -> PollInterval:
+        if self.first > self.last:
+            first, last = format_seconds(self.first), format_seconds(self.last)
+            raise ValueError(f"first ({first}) is longer than last ({last})")
+        return self
+
+
+class ToolRule(_Section):
+    """What holds for the tools whose whole name matches the glob. The first rule that matches wins."""
+
+    match: str = Field(min_length=1)
+    threshold: Seconds | None = None
+    mode: Literal["auto", "never", "required"] = "auto"
+    input: Literal["auto", "task"] = "auto"
+    repeatable: bool = False
+
+
+class TasksConfig(_Section):
+    """When a call becomes a task, and how long everything may take."""
+
+    threshold: Seconds = 2.0
+    retention: SomeSeconds = 3_600.0
+    runtime_limit: SomeSeconds = 86_400.0
+    input_limit: SomeSeconds = 86_400.0
+    mrtr_wait: SomeSeconds = 600.0
+    poll_interval: PollInterval = Field(default_factory=PollInterval)
+    legacy_2025: bool = True
+    tools: tuple[ToolRule, ...] = Field(default_factory=tuple)
+
+
+class LimitsConfig(_Section):
+    """The bounds. Each has a clear error."""
+
+    message: Bytes = 64 << 20
+    result: Bytes = 64 << 20
+    body: Bytes = Field(default_factory=lambda limits: limits["message"])
+    header: Bytes = 64 << 10
+    depth: Annotated[Count, Field(ge=1, le=_DEEPEST)] = 512
+    polls_per_task: PerSecond = 100.0
+    calls: AtLeastOne = 1_000
+    listens: AtLeastOne = 1_000
+    sessions: AtLeastOne = 256
+
+
+class StoreConfig(_Section):
+    """Where tasks live, and what a commit survives."""
+
+    url: Annotated[str, AfterValidator(_store_url)] = "disk:./taskproxy-data"
+    durability: Literal["power", "process"] = "power"
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of a disk store, None for a memory store."""
+        return Path(self.url.removeprefix("disk:")).expanduser() if self.url.startswith("disk:") else None
+
+
+class LogConfig(_Section):
+    """What is written to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Config(_Section):
+    """Everything an operator can set."""
+
+    listen: Annotated[HostPort, BeforeValidator(_not_stdio)] = "127.0.0.1:8080"
+    path: UrlPath = "/mcp"
+    public_url: PlainUrl | None = None
+    allowed_hosts: tuple[HostName, ...] = Field(default_factory=tuple)
+    allowed_origins: tuple[Origin, ...] = Field(default_factory=tuple)
+    admin: AdminConfig = Field(default_factory=AdminConfig)
+    upstream: UpstreamConfig
+    tasks: TasksConfig = Field(default_factory=TasksConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    drain: Seconds = 5.0
+    store: StoreConfig = Field(default_factory=StoreConfig)
+    log: LogConfig = Field(default_factory=LogConfig)
+
+    @property
+    def listen_host(self) -> str:
+        """The host to bind, without the brackets of an IPv6 address."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def listen_port(self) -> int:
+        """The port to bind; 0 lets the system choose."""
+        return int(self.listen.rpartition(":")[2])
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach us."""
+        if self.listen_host == "localhost":
+            return True
+        try:
+            return ip_address(self.listen_host).is_loopback
+        except ValueError:
+            return False
+
+    def describe(self, url: str | None = None) -> dict[str, str]:
+        """The facts of the start-up line: what is served, where, to whom, with which store.
+
+        `url` is where we really listen, if that is known.
+        """
+        store = f"{self.store.url} (durability: {self.store.durability})"
+        if self.store.directory is None:
+            store = "memory: results do not survive a restart"
+        return {
+            "upstream": self.upstream.name,
+            "from": self.upstream.place,
+            "at": url or f"http://{self.listen}{self.path}",
+            "to": "this machine only" if self.is_loopback else "the NETWORK, without authentication",
+            "store": store,
+        }

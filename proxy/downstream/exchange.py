@@ -1,0 +1,66 @@
+"""What is told during one request, on its way from the router to a transport that may be slower.
+
+Above: `http`, which writes what it takes from here. Below: the router and its handlers, which tell and
+never wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from proxy.clock import Pulse
+from proxy.errors import LimitReached, ProxyError
+from proxy.protocol import jsonrpc, names
+from proxy.routing.base import Answer
+
+MAX_QUEUED: Final = 1_000  # notifications that a slow reader may be behind
+MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
+
+_MAY_BE_LEFT_OUT: Final = frozenset({names.PROGRESS, names.LOG_MESSAGE})
+
+
+class Exchange:
+    """The notifications of one request, then its answer or fault. Implements `routing.base.Sink`."""
+
+    def __init__(self) -> None:
+        self.changed = Pulse()
+        self.answer: Answer | None = None
+        self.fault: ProxyError | None = None
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0
+
+    @property
+    def done(self) -> bool:
+        return self.answer is not None or self.fault is not None
+
+    def notify(self, method: str, params: bytes | None) -> None:
+        """Nothing follows the final response. Progress and logs are left out while the reader is behind;
+        where something else would be lost, the stream ends with an error instead."""
+        if self.done:
+            return
+        if len(self._queue) >= MAX_QUEUED or self._bytes >= MAX_QUEUED_BYTES:
+            if method not in _MAY_BE_LEFT_OUT:
+                self.fail(LimitReached("the stream was read too slowly", retry_after_s=1))
+            return
+        message = jsonrpc.notification(method, params)
+        self._queue.append(message)
+        self._bytes += len(message)
+        self.changed.beat()
+
+    def finish(self, answer: Answer) -> None:
+        if not self.done:
+            self.answer = answer
+            self.changed.beat()
+
+    def fail(self, fault: ProxyError) -> None:
+        if not self.done:
+            self.fault = fault
+            self.changed.beat()
+
+    def take(self) -> list[bytes]:
+        """The notifications told since the last time, as whole messages."""
+        taken = list(self._queue)
+        self._queue.clear()
+        self._bytes = 0
+        return taken

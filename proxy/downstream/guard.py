@@ -1,0 +1,96 @@
+"""Who may talk to us at all: Host, Origin, and the CORS headers that browsers need.
+
+Pure decisions; `http` acts on them. Contract sections 6 and 8; Streamable HTTP 2026-07-28, "Security &
+Endpoint".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from proxy.errors import AccessDenied
+from proxy.protocol import names
+
+EXPOSED: Final = ", ".join((names.H_SESSION_ID, "WWW-Authenticate", names.H_PROTOCOL_VERSION))
+ALLOWED_METHODS: Final = "GET, POST, DELETE"
+PREFLIGHT_MAX_AGE_S: Final = 600
+_STANDARD_HEADERS: Final = (
+    "authorization",
+    "content-type",
+    "accept",
+    names.H_PROTOCOL_VERSION.lower(),
+    names.H_SESSION_ID.lower(),
+    names.H_LAST_EVENT_ID.lower(),
+    names.H_METHOD.lower(),
+    names.H_NAME.lower(),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`allowed_hosts` without ports; `check_host` where the bind is loopback or hosts are configured."""
+
+    is_loopback: bool
+    allowed_hosts: frozenset[str]
+    allowed_origins: frozenset[str]
+
+    def check(self, host: str | None, origin: str | None) -> None:
+        """Raise AccessDenied (403) unless both may pass. No Origin is no browser, and passes."""
+        if self.is_loopback or self.allowed_hosts:
+            name = _host_name(host or "")
+            if name not in self.allowed_hosts and not (self.is_loopback and _is_loopback(name)):
+                raise AccessDenied(f"Host {host!r} is not allowed here (allowed_hosts)")
+        if origin is not None and not self.allows_origin(origin):
+            raise AccessDenied(f"Origin {origin!r} is not allowed here (allowed_origins)")
+
+    def allows_origin(self, origin: str) -> bool:
+        if origin in self.allowed_origins:
+            return True
+        if not self.is_loopback:
+            return False
+        parts = urlsplit(origin)
+        return parts.scheme in ("http", "https") and _is_loopback(_host_name(parts.netloc))
+
+    def cors_headers(self, origin: str | None) -> list[tuple[str, str]]:
+        """For every response to a browser page that may talk to us, errors included."""
+        if origin is None or not self.allows_origin(origin):
+            return []
+        return [
+            ("Access-Control-Allow-Origin", origin),
+            ("Access-Control-Expose-Headers", EXPOSED),
+            ("Vary", "Origin"),
+        ]
+
+    def preflight_headers(self, requested: str) -> list[tuple[str, str]]:
+        """`requested` is Access-Control-Request-Headers; MCP's own and any `Mcp-Param-*` are allowed."""
+        prefix = names.H_PARAM_PREFIX.lower()
+        params = [h for h in _words(requested) if h.startswith(prefix)]
+        return [
+            ("Access-Control-Allow-Methods", ALLOWED_METHODS),
+            ("Access-Control-Allow-Headers", ", ".join([*_STANDARD_HEADERS, *params])),
+            ("Access-Control-Max-Age", str(PREFLIGHT_MAX_AGE_S)),
+        ]
+
+
+def _words(header: str) -> Iterable[str]:
+    return filter(None, (word.strip().lower() for word in header.split(",")))
+
+
+def _host_name(host: str) -> str:
+    """Without port; brackets of IPv6 taken off."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False

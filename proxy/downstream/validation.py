@@ -1,0 +1,192 @@
+"""Whether a message is a modern request that we serve, in the contract's order of judgement.
+
+Above: the transports, which bring the body and (HTTP) the headers. Below: `protocol`. Nothing in here
+waits. Contract section 3, "Validation"; Streamable HTTP 2026-07-28, "Server Validation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxy.eras.capabilities import ClientCapabilities
+from proxy.eras.era import Era, client_era
+from proxy.errors import ClientProtocolError, ErrorCode, ProxyError
+from proxy.owners import Owner
+from proxy.protocol import names
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, decode_string
+from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestId, parse
+from proxy.protocol.param_headers import HeaderValueError, decode_value
+from proxy.routing.base import ClientRequest
+
+
+class Rejection(Exception):
+    """The message is refused: with which fault, and with the id that could be read."""
+
+    def __init__(self, rid: RequestId | None, fault: ProxyError) -> None:
+        super().__init__(fault.message)
+        self.rid = rid
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The MCP headers of one HTTP message, by lower-case name; a name may stand several times."""
+
+    values: Sequence[tuple[str, str]]
+
+    def get(self, name: str) -> str | None:
+        """The value of a header that stands once. Raises ClientProtocolError if it stands twice."""
+        found = [value.strip(" \t") for key, value in self.values if key == name.lower()]
+        if len(set(found)) > 1:
+            raise _mismatch(f"{name} is given more than once")
+        return found[0] if found else None
+
+    def params(self) -> dict[str, str]:
+        """`Mcp-Param-*` by what stands after the prefix, in lower case."""
+        prefix = names.H_PARAM_PREFIX.lower()
+        return {key.removeprefix(prefix): value for key, value in self.values if key.startswith(prefix)}
+
+
+def read_request(
+    body: bytes, headers: Headers, owner: Owner, *, max_depth: int, supported: Sequence[str]
+) -> ClientRequest | Notification:
+    """The request that a POST carries; a Notification needs no answer. Raises Rejection."""
+    try:
+        message = parse(body, max_depth)
+    except MessageError as exc:
+        raise Rejection(exc.id, ClientProtocolError(exc.code, exc.message)) from exc
+    if isinstance(message, Notification):
+        return message
+    if not isinstance(message, Request):
+        fault = "Invalid request: a client posts requests and notifications, not responses"
+        raise Rejection(message.id, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault, status=None))
+    try:
+        return _modern_request(message, headers, owner, supported)
+    except ProxyError as exc:
+        raise Rejection(message.id, exc) from exc
+    except DuplicateMember as exc:
+        fault = f"Invalid request: {exc}"
+        raise Rejection(message.id, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault)) from exc
+
+
+def _modern_request(
+    message: Request, headers: Headers, owner: Owner, supported: Sequence[str]
+) -> ClientRequest:
+    params = _object(message.params)
+    meta = params.object(names.META) if params is not None else None
+    version_header = headers.get(names.H_PROTOCOL_VERSION)
+    has_version = meta is not None and names.META_PROTOCOL_VERSION in meta
+    if client_era(has_meta_version=has_version, version_header=version_header) is Era.LEGACY:
+        raise _unsupported(_legacy_version(message.method, params, version_header), supported)
+    if params is None or meta is None:
+        raise _malformed(f"params.{names.META} is missing")
+    version, capabilities = _required_meta(meta)
+    if version_header is None:
+        raise _mismatch(f"{names.H_PROTOCOL_VERSION} is missing")
+    if version_header != version:
+        raise _mismatch(
+            f"{names.H_PROTOCOL_VERSION} {version_header!r} does not match {version!r} in params.{names.META}"
+        )
+    if version not in names.MODERN_VERSIONS:
+        raise _unsupported(version, supported)
+    _check_standard_headers(message.method, params, headers)
+    return ClientRequest(
+        id=message.id,
+        method=message.method,
+        params=params,
+        owner=owner,
+        capabilities=capabilities,
+        progress_token=_progress_token(meta),
+        log_level=_log_level(meta),
+        param_headers=headers.params(),
+    )
+
+
+def _required_meta(meta: RawObject) -> tuple[str, ClientCapabilities]:
+    """2026-07-28 "Per-request protocol fields": -32602 and 400 where one is missing or of a wrong type."""
+    version = meta.text(names.META_PROTOCOL_VERSION)
+    if version is None:
+        raise _malformed(f"{names.META_PROTOCOL_VERSION} is missing or not a string")
+    declared = meta.get(names.META_CLIENT_CAPABILITIES)
+    if declared is None:
+        raise _malformed(f"{names.META_CLIENT_CAPABILITIES} is missing")
+    try:
+        return version, ClientCapabilities.parse(declared)
+    except ClientProtocolError as exc:
+        raise ClientProtocolError(exc.code, exc.message, status=_BAD_REQUEST) from exc
+
+
+def _check_standard_headers(method: str, params: RawObject, headers: Headers) -> None:
+    """`Mcp-Method`, and `Mcp-Name` where the method has a name and the body gives one."""
+    given = headers.get(names.H_METHOD)
+    if given is None:
+        raise _mismatch(f"{names.H_METHOD} is missing")
+    if given != method:
+        raise _mismatch(f"{names.H_METHOD} {given!r} does not match method {method!r}")
+    member = names.NAME_MEMBER.get(method)
+    name = params.text(member) if member is not None else None
+    if name is None:
+        return
+    header = headers.get(names.H_NAME)
+    if header is None:
+        raise _mismatch(f"{names.H_NAME} is missing")
+    try:
+        decoded = decode_value(header)
+    except HeaderValueError as exc:
+        raise _mismatch(f"{names.H_NAME} {exc}") from exc
+    if decoded != name:
+        raise _mismatch(f"{names.H_NAME} does not match params.{member}")
+
+
+def _progress_token(meta: RawObject) -> bytes | None:
+    raw = meta.get(names.META_PROGRESS_TOKEN)
+    if raw is not None and RequestId.parse(raw) is None:  # a token has the same types as an id
+        raise ClientProtocolError(
+            ErrorCode.INVALID_PARAMS, "Invalid params: progressToken is neither a string nor an integer"
+        )
+    return raw
+
+
+def _log_level(meta: RawObject) -> str | None:
+    raw = meta.get(names.META_LOG_LEVEL)
+    if raw is None:
+        return None
+    level = decode_string(raw) if raw[:1] == b'"' else None
+    if level not in names.LOG_LEVELS:
+        known = ", ".join(names.LOG_LEVELS)
+        raise ClientProtocolError(ErrorCode.INVALID_PARAMS, f"Invalid params: logLevel is none of {known}")
+    return level
+
+
+def _object(raw: bytes | None) -> RawObject | None:
+    """params if it is an object; missing, null and other values are told apart by nobody here (F19)."""
+    try:
+        return RawObject.parse(raw) if raw is not None else None
+    except JsonError:
+        return None
+
+
+def _legacy_version(method: str, params: RawObject | None, header: str | None) -> str:
+    """The version that a legacy client asks for, as far as it says."""
+    asked = params.text("protocolVersion") if method == names.INITIALIZE and params is not None else None
+    return asked or header or "2025-03-26"  # VER-020: assumed where nothing names one
+
+
+_BAD_REQUEST = ClientProtocolError(ErrorCode.INVALID_REQUEST, "").http_status
+
+
+def _malformed(what: str) -> ClientProtocolError:
+    return ClientProtocolError(ErrorCode.INVALID_PARAMS, f"Invalid params: {what}", status=_BAD_REQUEST)
+
+
+def _mismatch(what: str) -> ClientProtocolError:
+    return ClientProtocolError(ErrorCode.HEADER_MISMATCH, f"Header mismatch: {what}")
+
+
+def _unsupported(requested: str, supported: Sequence[str]) -> ClientProtocolError:
+    return ClientProtocolError(
+        ErrorCode.UNSUPPORTED_PROTOCOL_VERSION,
+        f"Unsupported protocol version {requested!r}; this server speaks {', '.join(supported)}",
+        data={"supported": list(supported), "requested": requested},
+    )

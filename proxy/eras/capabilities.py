@@ -1,0 +1,158 @@
+"""What a client declared, what we may therefore offer upstream, and which questions it can answer.
+
+A modern client declares its capabilities on each request; a legacy session fixes them once. So each
+distinct set gets a session of its own, initialized with exactly that set minus tasks, and no server is
+led to ask for what the client behind it cannot answer. Contract section 3, "Upstream sessions".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from proxy.errors import ClientProtocolError, ErrorCode
+from proxy.protocol import names
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, loads
+from proxy.protocol.jsonrpc import error_object
+
+TASKS_REQUIRED: Final[Mapping[str, Any]] = {"extensions": {names.TASKS_EXTENSION: {}}}
+"""`requiredCapabilities` where the Tasks extension is missing."""
+
+_ASKING: Final = ("elicitation", "sampling", "roots")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCapabilities:
+    """The declared set of one request.
+
+    `offered` is what `initialize` says upstream, as canonical JSON text, so that equal sets are equal
+    values; `tasks` whether the Tasks extension was declared.
+    """
+
+    offered: str
+    tasks: bool
+
+    @classmethod
+    def parse(cls, raw: bytes) -> ClientCapabilities:
+        """From the raw `clientCapabilities` of a modern request.
+
+        Raises ClientProtocolError -32602 if it, or a capability that we read, is not an object.
+        """
+        declared = loads(raw) if raw[:1] == b"{" else None
+        if not isinstance(declared, dict):
+            raise _wrong_type("the value")
+        for name in (*_ASKING, "extensions", "experimental"):
+            if name in declared and not isinstance(declared[name], dict):
+                raise _wrong_type(name)
+        extensions = dict(declared.pop("extensions", {}))
+        tasks = extensions.pop(names.TASKS_EXTENSION, None)
+        declared.pop("tasks", None)  # the 2025 slot: no meaning in the modern era, ours is no requestor
+        if extensions:
+            declared["extensions"] = extensions
+        if "roots" in declared:  # a modern client never announces changes of its roots
+            declared["roots"] = {k: v for k, v in declared["roots"].items() if k != "listChanged"}
+        return cls(json.dumps(declared, sort_keys=True, separators=(",", ":")), isinstance(tasks, dict))
+
+    @property
+    def may_be_asked(self) -> bool:
+        """Whether a server that was told this set may send questions."""
+        return any(name in self._set for name in _ASKING)
+
+    @property
+    def _set(self) -> dict[str, Any]:
+        value = json.loads(self.offered)
+        assert isinstance(value, dict)
+        return value
+
+    def missing_for(self, method: str, params: bytes | None) -> Missing | None:
+        """What the client lacks to answer this question of the upstream; None if it can."""
+        declared = self._set
+        match method:
+            case names.ELICITATION_CREATE:
+                return _missing_elicitation(declared.get("elicitation"), _text(_object(params), "mode"))
+            case names.SAMPLING_CREATE_MESSAGE:
+                return _missing_sampling(declared.get("sampling"), _object(params))
+            case names.ROOTS_LIST:
+                return None if "roots" in declared else Missing({"roots": {}}, ErrorCode.METHOD_NOT_FOUND)
+            case _:
+                return Missing({}, ErrorCode.METHOD_NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A capability that would be needed: for the client's -32021, and the code of the asker's refusal."""
+
+    required: Mapping[str, Any]
+    refusal_code: ErrorCode
+
+    def refusal(self, method: str) -> bytes:
+        """The error object that answers the upstream's question."""
+        lacking = json.dumps(self.required)
+        return error_object(
+            self.refusal_code, f"the client cannot answer {method}: it did not declare {lacking}"
+        )
+
+
+def missing_capability(required: Mapping[str, Any], why: str) -> ClientProtocolError:
+    """-32021 with `requiredCapabilities`."""
+    return ClientProtocolError(
+        ErrorCode.MISSING_CLIENT_CAPABILITY,
+        f"Missing required client capability: {why}",
+        data={"requiredCapabilities": required},
+    )
+
+
+def _missing_elicitation(declared: Any, mode: str | None) -> Missing | None:
+    needed: dict[str, Any]
+    if mode == "url":
+        if declared is not None and "url" in declared:
+            return None
+        needed = {"elicitation": {"url": {}}}
+    else:
+        # An elicitation capability that names no mode means form (2025-11-25 and 2026-07-28, "Elicitation").
+        if declared is not None and ("form" in declared or "url" not in declared):
+            return None
+        needed = {"elicitation": {} if declared is None else {"form": {}}}
+    code = ErrorCode.METHOD_NOT_FOUND if declared is None else ErrorCode.INVALID_PARAMS
+    return Missing(needed, code)
+
+
+def _missing_sampling(declared: Any, params: RawObject) -> Missing | None:
+    if declared is None:
+        return Missing({"sampling": {}}, ErrorCode.METHOD_NOT_FOUND)
+    if ("tools" in params or "toolChoice" in params) and "tools" not in declared:
+        return Missing({"sampling": {"tools": {}}}, ErrorCode.INVALID_PARAMS)
+    return None
+
+
+def _object(params: bytes | None) -> RawObject:
+    try:
+        return RawObject.parse(params if params is not None else b"{}")
+    except JsonError:
+        return RawObject.parse(b"{}")
+
+
+def _text(params: RawObject, name: str) -> str | None:
+    try:
+        return params.text(name)
+    except DuplicateMember:
+        return None
+
+
+def _wrong_type(what: str) -> ClientProtocolError:
+    return ClientProtocolError(
+        ErrorCode.INVALID_PARAMS, f"Invalid params: {names.META_CLIENT_CAPABILITIES}: {what} is not an object"
+    )
+
+
+def initialize_params(capabilities: ClientCapabilities, client_name: str, client_version: str) -> bytes:
+    """The params of our `initialize` for sessions with these capabilities, offering the newest version."""
+    return dumps(
+        {
+            "protocolVersion": names.LATEST_LEGACY,
+            "capabilities": json.loads(capabilities.offered),
+            "clientInfo": {"name": client_name, "version": client_version},
+        }
+    )

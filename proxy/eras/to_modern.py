@@ -1,0 +1,169 @@
+"""From legacy to modern: results, errors, questions and discovery made from what a legacy server says.
+
+Spliced, never re-serialised. Contract section 3, "Discovery" and "Results".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.errors import ErrorCode, UpstreamProtocolError
+from proxy.protocol import names
+from proxy.protocol.envelope import JsonError, RawObject, dumps, elements, loads, splice
+from proxy.protocol.jsonrpc import error_object
+
+CACHEABLE: Final = frozenset(
+    {
+        names.DISCOVER,
+        names.TOOLS_LIST,
+        names.PROMPTS_LIST,
+        names.RESOURCES_LIST,
+        names.RESOURCES_TEMPLATES_LIST,
+        names.RESOURCES_READ,
+    }
+)
+"""Methods whose complete results carry caching hints (2026-07-28, "Caching")."""
+
+_RESERVED_CODES: Final = range(-32099, -32019)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a legacy server said of itself in its `initialize` result. All but the version is raw JSON."""
+
+    version: str
+    capabilities: bytes
+    server_info: bytes | None
+    instructions: bytes | None
+
+    @classmethod
+    def parse(cls, initialize_result: bytes) -> ServerInfo:
+        """Raises UpstreamProtocolError naming what is missing or wrong."""
+        try:
+            obj = RawObject.parse(initialize_result)
+            version, capabilities = obj.text("protocolVersion"), obj.object("capabilities")
+            server_info = obj.object("serverInfo")
+        except ValueError as exc:
+            raise UpstreamProtocolError(f"the initialize result cannot be used: {exc}") from exc
+        if version not in names.LEGACY_VERSIONS:
+            raise UpstreamProtocolError(
+                f"the server answered initialize with protocol version {version!r}, which is none of "
+                f"{', '.join(names.LEGACY_VERSIONS)}"
+            )
+        return cls(
+            version,
+            capabilities.raw if capabilities else b"{}",
+            server_info.raw if server_info else None,
+            obj.get("instructions"),
+        )
+
+    def declares(self, group: str, member: str | None = None) -> bool:
+        """Whether the server declared a capability, and (if named) that member of it as true."""
+        value = RawObject.parse(self.capabilities).object(group)
+        if value is None or member is None:
+            return value is not None
+        return value.get(member) == b"true"
+
+
+def discover_result(info: ServerInfo, supported: tuple[str, ...]) -> bytes:
+    """DiscoverResult: the legacy capabilities without the 2025 tasks slot, with the extension."""
+    capabilities = RawObject.parse(info.capabilities)
+    extensions = capabilities.object("extensions")
+    merged = splice(extensions.raw if extensions else b"{}", {names.TASKS_EXTENSION: b"{}"})
+    body = {
+        "supportedVersions": dumps(list(supported)),
+        "capabilities": splice(capabilities.raw, {"tasks": None, "extensions": merged}),
+        "instructions": info.instructions,
+    }
+    return lift_result(names.DISCOVER, splice(b"{}", body), info.server_info)
+
+
+def lift_result(method: str, result: bytes, server_info: bytes | None) -> bytes:
+    """A legacy result with what the modern era requires of it.
+
+    Raises UpstreamProtocolError if it is no object.
+    """
+    try:
+        obj = RawObject.parse(result)
+        changes: dict[str, bytes | None] = {"resultType": dumps(names.COMPLETE)}
+        if server_info is not None:
+            meta = obj.object(names.META)
+            changes[names.META] = splice(meta.raw if meta else b"{}", {names.META_SERVER_INFO: server_info})
+        if method in CACHEABLE:
+            changes |= {"ttlMs": b"0", "cacheScope": b'"private"'}
+        if method == names.TOOLS_LIST and b'"execution"' in result:
+            changes["tools"] = _without_execution(obj.get("tools"))
+        return splice(result, changes)
+    except ValueError as exc:
+        raise UpstreamProtocolError(f"the result of {method} cannot be used: {exc}") from exc
+
+
+def _without_execution(tools: bytes | None) -> bytes | None:
+    """Task marks of single tools are a matter of the 2025 sessions (TX-CAP-011)."""
+    if tools is None:
+        return None
+    try:
+        parts = elements(tools)
+    except JsonError:
+        return tools
+    kept = (splice(t, {"execution": None}) if t[:1] == b"{" and b'"execution"' in t else t for t in parts)
+    return b"[" + b",".join(kept) + b"]"
+
+
+def error_code(error: bytes) -> int | None:
+    """The code of a raw error object, None if it is no integer."""
+    try:
+        raw = RawObject.parse(error).get("code")
+        code = loads(raw) if raw is not None else None
+    except ValueError:
+        return None
+    return code if isinstance(code, int) and not isinstance(code, bool) else None
+
+
+def lift_error(error: bytes) -> bytes:
+    """A legacy error object with a code that a modern client may see (BASE-010, BASE-012, BASE-013)."""
+    code = error_code(error)
+    if code is None or RawObject.parse(error).text("message") is None:
+        return _wrapped(error, "the upstream sent a malformed error")
+    if code == names.LEGACY_RESOURCE_NOT_FOUND:
+        return splice(error, {"code": b"%d" % ErrorCode.INVALID_PARAMS})
+    if code in _RESERVED_CODES:
+        return _wrapped(error, RawObject.parse(error).text("message") or "upstream error")
+    return error
+
+
+def _wrapped(error: bytes, message: str) -> bytes:
+    shell = error_object(ErrorCode.INTERNAL_ERROR, message)
+    return splice(shell, {"data": b'{"upstreamError":' + error + b"}"})
+
+
+def lift_question(method: str, params: bytes | None) -> bytes | None:
+    """The params of a question as an input request has them: `elicitationId` is between upstream and us."""
+    if method == names.ELICITATION_CREATE and params is not None and b"elicitationId" in params:
+        return splice(params, {"elicitationId": None})
+    return params
+
+
+def url_elicitations(error: bytes) -> list[bytes]:
+    """The elicitations that a -32042 error lists, each as raw params of `elicitation/create`."""
+    try:
+        data = RawObject.parse(error).object("data")
+        listed = data.get("elicitations") if data else None
+        found = [e for e in elements(listed) if e[:1] == b"{"] if listed is not None else []
+    except ValueError:
+        return []
+    return [splice(e, {"mode": b'"url"', "elicitationId": None}) for e in found]
+
+
+def with_progress_token(params: bytes, token: bytes) -> bytes:
+    """Progress params with the client's own token (raw JSON)."""
+    return splice(params, {names.META_PROGRESS_TOKEN: token})
+
+
+def with_subscription_id(params: bytes | None, subscription_id: bytes) -> bytes:
+    """Notification params that say which subscription they belong to (2026-07-28, "Subscriptions")."""
+    obj = RawObject.parse(params if params is not None else b"{}")
+    meta = obj.object(names.META)
+    tagged = splice(meta.raw if meta else b"{}", {names.META_SUBSCRIPTION_ID: subscription_id})
+    return splice(obj.raw, {names.META: tagged})

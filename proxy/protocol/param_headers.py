@@ -1,0 +1,108 @@
+"""`x-mcp-header`: which arguments of a tool are mirrored to `Mcp-Param-*` headers, and whether they match.
+
+Above: the bridge (checks what clients send), later the modern upstream client (builds them). Streamable
+HTTP 2026-07-28, "Custom Headers from Tool Parameters". Schemas are walked along `properties` only and
+nothing is ever dereferenced (BASE-024, BASE-025).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
+_VISIBLE: Final = re.compile(r"[\x21-\x7e\x20\t]*\Z")
+_NUMBER: Final = re.compile(r"-?[0-9]+(?:\.0+)?\Z")
+_SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=\Z", re.DOTALL)
+_MIRRORED_TYPES: Final = frozenset({"string", "integer", "boolean"})
+
+
+class HeaderValueError(ValueError):
+    """A header value with characters it must not have, or base64 that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredParam:
+    """The argument at `path` is mirrored to `Mcp-Param-<header>`."""
+
+    header: str
+    path: tuple[str, ...]
+
+
+def mirrored_params(input_schema: Any) -> tuple[MirroredParam, ...]:
+    """The annotations of a tool's input schema that follow the rules; the others are not recognised."""
+    found: list[MirroredParam] = []
+    stack: list[tuple[tuple[str, ...], Any]] = [((), input_schema)]
+    while stack:
+        path, schema = stack.pop()
+        if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+            continue
+        for name, sub in schema["properties"].items():
+            if not isinstance(sub, dict):
+                continue
+            header = sub.get("x-mcp-header")
+            if isinstance(header, str) and _TOKEN.match(header) and sub.get("type") in _MIRRORED_TYPES:
+                found.append(MirroredParam(header, (*path, name)))
+            stack.append(((*path, name), sub))
+    return tuple(found)
+
+
+def decode_value(value: str) -> str:
+    """A header value with its base64 sentinel undone; the markers are case-sensitive.
+
+    Raises HeaderValueError on characters that a header must not carry, and on bad base64 or UTF-8.
+    """
+    value = value.strip(" \t")
+    if not _VISIBLE.match(value):
+        raise HeaderValueError("has characters outside visible ASCII")
+    wrapped = _SENTINEL.match(value)
+    if wrapped is None:
+        return value
+    try:
+        return base64.b64decode(wrapped.group(1), validate=True).decode("utf-8")
+    except (binascii.Error, UnicodeDecodeError) as exc:
+        raise HeaderValueError("is not base64 of UTF-8 text") from exc
+
+
+def mismatch(params: tuple[MirroredParam, ...], headers: Mapping[str, str], arguments: Any) -> str | None:
+    """What is wrong with the `Mcp-Param-*` headers of a call, None if nothing is.
+
+    `headers` maps the part after `Mcp-Param-`, in lower case, to the value as received. Unrecognised ones
+    are ignored (HTTP-025).
+    """
+    for param in params:
+        expected = _expected(arguments, param.path)
+        given = headers.get(param.header.lower())
+        name = f"Mcp-Param-{param.header}"
+        if given is None:
+            if expected is not None:
+                return f"{name} is missing, but argument {'.'.join(param.path)!r} is given"
+            continue
+        try:
+            decoded = decode_value(given)
+        except HeaderValueError as exc:
+            return f"{name} {exc}"
+        if expected is None or not _equal(decoded, expected):
+            return f"{name} does not match argument {'.'.join(param.path)!r}"
+    return None
+
+
+def _expected(arguments: Any, path: tuple[str, ...]) -> Any:
+    value = arguments
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    return value
+
+
+def _equal(header: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return header == ("true" if value else "false")
+    if isinstance(value, int | float):
+        return bool(_NUMBER.match(header)) and float(header) == float(value)
+    return isinstance(value, str) and header == value

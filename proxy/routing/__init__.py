@@ -1,0 +1,8 @@
+"""What happens to a message.
+
+`router` is the table of what is treated specially; a method without a row goes upstream. `bridge`
+answers modern clients before a legacy upstream; `conversion` turns slow calls into tasks and parks
+those that ask; `runner` owns every call in flight and every running task; `task_methods` and `listen`
+serve what clients ask about tasks; `recovery` settles what an earlier process left. `base` is the seam
+towards `downstream`.
+"""

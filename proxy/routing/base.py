@@ -1,0 +1,65 @@
+"""The seam between the client's side and what happens to its messages.
+
+`downstream` builds a `ClientRequest` from bytes it has validated, hands it to the router together with a
+`Sink`, and turns the `Answer` (or the ProxyError raised) back into bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Protocol, TypeAlias
+
+from proxy.eras.capabilities import ClientCapabilities
+from proxy.owners import Owner
+from proxy.protocol.envelope import RawObject
+from proxy.protocol.jsonrpc import RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """One modern request. `params` is an object that passed validation; `progress_token` is raw JSON.
+
+    `param_headers` maps what stands after `Mcp-Param-`, in lower case, to the value; None where the
+    transport has no headers.
+    """
+
+    id: RequestId
+    method: str
+    params: RawObject
+    owner: Owner
+    capabilities: ClientCapabilities
+    progress_token: bytes | None = None
+    log_level: str | None = None
+    param_headers: Mapping[str, str] | None = field(default=None)
+
+
+class Sink(Protocol):
+    """Where the notifications of one request go while it is served. Must not block."""
+
+    def notify(self, method: str, params: bytes | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ResultAnswer:
+    """The raw result."""
+
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """An upstream's error, made fit for the client: the raw error object, and its HTTP status."""
+
+    error: bytes
+    status: HTTPStatus
+
+
+Answer: TypeAlias = ResultAnswer | ErrorAnswer
+
+
+class Handler(Protocol):
+    """Serves one request; raises ProxyError. Cancelled when the client hangs up."""
+
+    async def __call__(self, request: ClientRequest, sink: Sink) -> Answer: ...

@@ -1,0 +1,55 @@
+"""What is treated specially, as a table; a method without a row goes upstream.
+
+Above: `downstream`, with requests it has validated. Below: the handlers. Contract section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
+from proxy.protocol import names
+from proxy.routing.base import Answer, ClientRequest, Handler, Sink
+from proxy.routing.bridge import Bridge, unknown_method
+from proxy.routing.listen import Listen
+from proxy.routing.task_methods import TaskMethods
+
+REMOVED: Final = frozenset(
+    {
+        names.INITIALIZE,
+        names.PING,
+        names.LOGGING_SET_LEVEL,
+        names.RESOURCES_SUBSCRIBE,
+        names.RESOURCES_UNSUBSCRIBE,
+        names.TASKS_RESULT,
+        names.TASKS_LIST,
+    }
+)
+"""Methods of older revisions that a modern server does not have (HTTP-018, TX-CAP-013)."""
+
+NEEDS_TASKS: Final = frozenset({names.TASKS_GET, names.TASKS_UPDATE, names.TASKS_CANCEL})
+"""Methods of the extension: refused without it, whatever they name (TX-CAP-005)."""
+
+
+class Router:
+    """Serves one validated request."""
+
+    def __init__(self, bridge: Bridge, tasks: TaskMethods, listen: Listen) -> None:
+        self._forward = bridge.forward
+        self._rows: Mapping[str, Handler] = {
+            names.DISCOVER: bridge.discover,
+            names.SUBSCRIPTIONS_LISTEN: listen.listen,
+            names.TASKS_GET: tasks.get,
+            names.TASKS_UPDATE: tasks.update,
+            names.TASKS_CANCEL: tasks.cancel,
+        }
+
+    async def handle(self, request: ClientRequest, sink: Sink) -> Answer:
+        """Raises ProxyError for whatever is not answered."""
+        if request.method in REMOVED:
+            raise unknown_method(request.method)
+        if request.method in NEEDS_TASKS and not request.capabilities.tasks:
+            raise missing_capability(TASKS_REQUIRED, f"{request.method} is part of the Tasks extension")
+        handler = self._rows.get(request.method, self._forward)
+        return await handler(request, sink)

@@ -1,0 +1,202 @@
+"""Where settings come from: defaults, then the file, the environment, the flags; the later one wins.
+
+Above: `cli`. Below: `config`, whose models judge the values, and `complaints`, which words what they
+refuse. Contract section 11.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from proxy.complaints import KeyPath, did_you_mean, is_section, one_line, shown
+from proxy.config import Config
+from proxy.errors import ConfigError
+from proxy.units import WRITTEN_BY_PEOPLE
+
+PREFIX: Final = "MCP_TASKPROXY_"
+FILE_VARIABLE: Final = "MCP_TASKPROXY_CONFIG"
+
+FLAGS: Final[Mapping[str, KeyPath]] = {
+    "--listen": ("listen",),
+    "--upstream": ("upstream", "url"),
+    "--threshold": ("tasks", "threshold"),
+    "--store": ("store", "url"),
+    "--log-level": ("log", "level"),
+    "--log-format": ("log", "format"),
+    "command": ("upstream", "command"),
+}
+"""What the command line can set. `command` is what follows `--`."""
+
+_OTHER_KIND: Final[Mapping[str, str]] = {"command": "url", "url": "command"}
+
+# What Kubernetes puts into a pod beside a Service that bears our name; nobody set it for us.
+_SERVICE_LINK: Final = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?")
+
+_NULL: Final = re.compile(r"(?:~|null|Null|NULL|)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value from one source; `origin` is the source's name for its operator."""
+
+    path: KeyPath
+    value: Any
+    origin: str
+
+
+def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
+    """The configuration in force. Raises ConfigError, of one line, if there is none.
+
+    `flags` gives values by the names in `FLAGS`; None is not given. Without a file, and without
+    `listen`, the client is on stdio.
+    """
+    given = (list(_from_environment(environ)), list(_from_flags(flags)))
+    if file is None and not any(given):
+        raise ConfigError(
+            "nothing to serve: put the server's command after --, or add --upstream URL or --config FILE"
+        )
+    first = list(_from_file(file)) if file else [Setting(("listen",), "stdio", "")]
+    merged: dict[str, Any] = {"upstream": {}}
+    origins: dict[KeyPath, str] = {}
+    for layer in (first, *given):
+        _forget_the_other_kind(merged, layer)
+        for setting in layer:
+            _put(merged, setting)
+            origins[setting.path] = setting.origin
+    try:
+        return Config.model_validate(merged, context=WRITTEN_BY_PEOPLE)
+    except ValidationError as exc:
+        raise ConfigError(one_line(exc.errors(), origins, all_keys(Config))) from exc
+
+
+def _forget_the_other_kind(merged: dict[str, Any], layer: list[Setting]) -> None:
+    """A later source that gives the URL replaces an earlier one's command, and the other way round."""
+    given = {s.path[1] for s in layer if s.path[0] == "upstream" and len(s.path) == 2 and s.value is not None}
+    kinds = given & _OTHER_KIND.keys()
+    if len(kinds) == 1 and isinstance(merged["upstream"], dict):
+        merged["upstream"].pop(_OTHER_KIND[kinds.pop()], None)
+
+
+def _put(merged: dict[str, Any], setting: Setting) -> None:
+    section = merged
+    for key in setting.path[:-1]:
+        below = section.get(key)
+        if not isinstance(below, dict):
+            below = section[key] = {}
+        section = below
+    last = setting.path[-1]
+    if setting.value is None and isinstance(section.get(last), dict):
+        return  # a section with nothing in it takes nothing away
+    section[last] = setting.value
+
+
+def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Setting]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves((*path, str(key)), inner, origin)
+    elif path:
+        yield Setting(path, value, origin)
+
+
+class _FileLoader(yaml.SafeLoader):
+    """YAML in which a key that stands twice is an error, not the loss of the first one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    fault = f"the key {key.value!r} stands twice"
+                    raise yaml.constructor.ConstructorError(None, None, fault, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _from_file(file: Path) -> Iterator[Setting]:
+    try:
+        found = yaml.load(file.read_text("utf-8"), Loader=_FileLoader)  # noqa: S506 - it is a SafeLoader
+    except OSError as exc:
+        raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{file}: not UTF-8 at byte {exc.start}") from exc
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"{file}: {_yaml_fault(exc)}") from exc
+    if found is not None and not isinstance(found, dict):
+        raise ConfigError(f"{file}: found {shown(found)}; a mapping of settings is needed")
+    yield from _leaves((), found, str(file))
+
+
+class _TextLoader(yaml.SafeLoader):
+    """YAML whose scalars stay text, but for null: the models know which of them are numbers."""
+
+
+_TextLoader.yaml_implicit_resolvers = {c: [("tag:yaml.org,2002:null", _NULL)] for c in ("~", "n", "N", "")}
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
+    for variable, text in sorted(environ.items()):
+        rest = variable.removeprefix(PREFIX)
+        if rest == variable or variable == FILE_VARIABLE or _SERVICE_LINK.fullmatch(rest):
+            continue
+        head, found, name = rest.partition("UPSTREAM__ENV__")
+        if found and not head:
+            yield Setting(("upstream", "env", name), text, variable)
+        elif text:  # an empty variable is a variable that is not set
+            path, annotation = _known_variable(variable, rest)
+            yield from _leaves(path, _environment_value(variable, text, annotation), variable)
+
+
+def _known_variable(variable: str, rest: str) -> tuple[KeyPath, Any]:
+    known = all_keys(Config)
+    path = tuple(rest.lower().split("__"))
+    if path not in known:
+        names = [PREFIX + "__".join(key).upper() for key in known]
+        raise ConfigError(f"{variable}: unknown variable{did_you_mean(variable, names)}")
+    return path, known[path]
+
+
+def _environment_value(variable: str, text: str, annotation: Any) -> Any:
+    """Lists and sections are YAML, `[npx, -y, some-server]`; anything else is the text as it stands."""
+    if not _holds_several(annotation):
+        return None if _NULL.match(text) else text
+    try:
+        return yaml.load(text, Loader=_TextLoader)  # noqa: S506 - it is a SafeLoader
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"{variable}: {_yaml_fault(exc)}") from exc
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Iterator[Setting]:
+    for name, value in flags.items():
+        if value is not None:
+            yield Setting(FLAGS[name], value, name)
+
+
+def all_keys(model: type[BaseModel], above: KeyPath = ()) -> dict[KeyPath, Any]:
+    """Every key that may be set outside of lists, sections included, with the type of its value."""
+    keys: dict[KeyPath, Any] = {}
+    for name, field in model.model_fields.items():
+        keys[(*above, name)] = field.annotation
+        if is_section(field.annotation):
+            keys |= all_keys(field.annotation, (*above, name))
+    return keys
+
+
+def _holds_several(annotation: Any) -> bool:
+    if get_origin(annotation) in (Union, UnionType):
+        return any(_holds_several(part) for part in get_args(annotation))
+    return get_origin(annotation) in (tuple, Mapping) or is_section(annotation)
+
+
+def _yaml_fault(exc: yaml.YAMLError) -> str:
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        mark = exc.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {exc.problem or exc.context}"
+    return "not YAML: " + " ".join(str(exc).split())

@@ -1,0 +1,199 @@
+"""Carries the decided changes of a disk store to its disk, and from there into the index.
+
+Above: `disk`, which decides them. Below: `writer`, `results`, `records`, and the index and watchers that
+learn of a change once it is durable. The changes of one task are made one after the other, so that
+index and disk agree however they end. Contract sections 1 (I3) and 4 (progress: memory at once, the
+store once a second).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from proxy.clock import Pulse
+from proxy.errors import StoreError
+from proxy.stores.index import Index, without_result
+from proxy.stores.records import Record, encode
+from proxy.stores.results import ResultFiles, new_name
+from proxy.stores.rows import CHECK_KEY, reason_of
+from proxy.stores.watching import Watchers
+from proxy.stores.writer import Change, Writer
+from proxy.tasks.task import Task
+
+RESULT_IN_ROW_MAX: Final = 32 * 1024  # bytes; with more, rows would be slow to commit and to load at start
+_DISK_THREADS: Final = 4  # files written or read at a time; a disk gains little from more
+
+_T = TypeVar("_T")
+
+
+class Pending:
+    """A change on its way to the disk."""
+
+    def __init__(self) -> None:
+        self._settled = anyio.Event()
+        self._reason: str | None = None
+
+    def settle(self, reason: str | None) -> None:
+        """It is durable, or it was not made for this reason."""
+        self._reason = reason
+        self._settled.set()
+
+    async def settled(self) -> None:
+        """Wait until it is decided whether the change was made."""
+        await self._settled.wait()
+
+    async def made(self) -> None:
+        """Wait until the change is durable. Raises StoreError if it was not made."""
+        await self._settled.wait()
+        if self._reason is not None:
+            raise StoreError(f"the task store cannot be written: {self._reason}")
+
+
+class Changes:
+    """Used from the event loop. Whoever waits may be cancelled: what was queued is done all the same.
+
+    `files` has the result files of the tasks in `index` that have one, by task id.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        files: dict[str, str],
+        *,
+        watchers: Watchers,
+        results: ResultFiles,
+        writer: Writer,
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._watchers = watchers
+        self._results = results
+        self._writer = writer
+        self._pending: dict[str, Pending] = {}
+        self._noted: set[str] = set()
+        self._new_notes = Pulse()
+        self._files_on_their_way: set[str] = set()
+        self._disk_threads = CapacityLimiter(_DISK_THREADS)
+
+    def file_of(self, task_id: str) -> str | None:
+        """The file with the result of a task, if it has one of its own."""
+        return self._files.get(task_id)
+
+    async def turn(self, task_id: str) -> None:
+        """Wait until no change of this task is on its way. Then decide and begin, without another await."""
+        while (pending := self._pending.get(task_id)) is not None:
+            await pending.settled()
+
+    def is_pending(self, task_id: str) -> bool:
+        return task_id in self._pending
+
+    async def put(self, task: Task) -> None:
+        """Make a new task or state durable, then show it. Raises StoreError; begins before it first waits."""
+        pending = self._pending[task.id] = Pending()
+        file: str | None = None
+        record = Record(task=task)
+        try:
+            if task.result is not None and len(task.result) > RESULT_IN_ROW_MAX:
+                file = new_name(task.id)
+                record = Record(task=without_result(task), result_file=file, result_size=len(task.result))
+                self._files_on_their_way.add(file)
+                await self._write_in_thread(partial(self._results.write, file, task.result))
+            settle = partial(self._stored, task, file, pending)
+            old_file = self._files.get(task.id)
+            self._writer.queue(
+                Change(task.id.encode(), encode(record), settle, new_file=file, old_file=old_file)
+            )
+        except BaseException:
+            self._stored(task, file, pending, "it was not begun")
+            raise
+        await pending.made()
+
+    def note(self, task: Task) -> None:
+        """Show a new state now; `flush_notes` makes it durable."""
+        self._mark_noted(task.id)
+        self._show(task)
+
+    async def wait_for_notes(self) -> None:
+        """Wait until there is something to flush."""
+        while not self._noted:
+            await self._new_notes.event.wait()
+
+    def flush_notes(self) -> None:
+        """Queue what was noted. Where another change is on its way, that one carries the note."""
+        for task_id in self._noted - self._pending.keys():
+            task = self._index.get(task_id)
+            assert task is not None  # a task that was noted runs, so it does not expire
+            self._noted.remove(task_id)
+            row = encode(Record(task=task))
+            self._writer.queue(Change(task_id.encode(), row, partial(self._note_stored, task)))
+
+    def remove(self, task_id: str) -> Pending:
+        """Begin to remove a task that is over, with its result file."""
+        pending = Pending()
+        settle = partial(self._removed, task_id, pending)
+        self._writer.queue(Change(task_id.encode(), None, settle, old_file=self._files.get(task_id)))
+        self._pending[task_id] = pending
+        return pending
+
+    async def sweep(self, untouchable: frozenset[str]) -> None:
+        """Remove the result files that no record names, but for those of the tasks in `untouchable`.
+
+        They are listed first: what is begun later, or was named meanwhile, is no stray.
+        """
+        listed = await self.in_thread(self._results.names)
+        named = self._files_on_their_way.union(self._files.values())
+        await self.in_thread(partial(self._results.remove_strays, listed, named, untouchable))
+
+    async def check(self) -> None:
+        """Write a little where results and rows are written. Raises StoreError."""
+        await self._write_in_thread(self._results.try_write)
+        pending = Pending()
+        self._writer.queue(Change(CHECK_KEY, b"", pending.settle))
+        await pending.made()
+
+    async def in_thread(self, call: Callable[[], _T]) -> _T:
+        """Call something that blocks; a thread that hangs is left to itself on cancellation."""
+        return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._disk_threads)
+
+    async def _write_in_thread(self, call: Callable[[], None]) -> None:
+        try:
+            await self.in_thread(call)
+        except OSError as exc:
+            raise StoreError(f"the task store cannot be written: {reason_of(exc)}") from exc
+
+    def _stored(self, task: Task, file: str | None, pending: Pending, reason: str | None) -> None:
+        """What `put` began has ended."""
+        if file is not None:
+            self._files_on_their_way.discard(file)
+        if reason is None:
+            self._files.pop(task.id, None)
+            if file is not None:
+                self._files[task.id] = file
+            self._noted.discard(task.id)
+            self._show(task)
+        del self._pending[task.id]
+        pending.settle(reason)
+
+    def _removed(self, task_id: str, pending: Pending, reason: str | None) -> None:
+        if reason is None:
+            self._index.remove(task_id)
+            self._files.pop(task_id, None)
+        del self._pending[task_id]
+        pending.settle(reason)
+
+    def _note_stored(self, task: Task, reason: str | None) -> None:
+        if reason is not None and self._index.get(task.id) is task:
+            self._mark_noted(task.id)
+
+    def _mark_noted(self, task_id: str) -> None:
+        self._noted.add(task_id)
+        self._new_notes.beat()
+
+    def _show(self, task: Task) -> None:
+        self._index.put(without_result(task))
+        self._watchers.publish(task)

@@ -1,0 +1,86 @@
+"""The store that forgets: everything in memory, gone when the process ends (`store.url: memory:`).
+
+Above: `routing`, through `stores.base`. Below: `index`, `watching`. Gives up invariant I3 of the contract,
+and nothing else: what callers see is the same as with `disk`, so most tests run on it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, Self
+
+from anyio import AsyncContextManagerMixin
+from anyio.lowlevel import checkpoint
+
+from proxy.clock import Clock
+from proxy.stores.base import Watch
+from proxy.stores.index import Index
+from proxy.stores.watching import Watchers
+from proxy.tasks.task import Task
+
+SECRET_BYTES: Final = 32
+
+
+class MemoryStore(AsyncContextManagerMixin):
+    """Implements `proxy.stores.base.TaskStore`. Can be used without entering it, too.
+
+    Writes let other tasks run once before they decide, as a store with a disk does; what follows
+    happens in one step.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._index = Index()
+        self._watchers = Watchers()
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        yield self
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore {len(self._index)} tasks>"
+
+    async def create(self, task: Task) -> None:
+        await checkpoint()
+        self._index.check_create(task, self._clock.wall_ms())
+        self._put(task)
+
+    async def get(self, task_id: str) -> Task:
+        return self._index.live(task_id, self._clock.wall_ms())
+
+    async def compare_and_set(self, old: Task, new: Task) -> None:
+        await checkpoint()
+        self._index.check_change(old, new, self._clock.wall_ms())
+        self._put(new)
+
+    async def note(self, old: Task, new: Task) -> None:
+        self._index.check_change(old, new, self._clock.wall_ms())
+        self._put(new)
+
+    async def owned(self, owner: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
+        return self._index.owned(owner, after, limit, self._clock.wall_ms())
+
+    async def unfinished(self) -> list[Task]:
+        return self._index.unfinished()
+
+    def watch(self, task_ids: Collection[str]) -> AbstractAsyncContextManager[Watch]:
+        return self._watchers.watch(task_ids)
+
+    async def expire(self) -> int:
+        over = list(self._index.over(self._clock.wall_ms()))
+        for task in over:
+            self._index.remove(task.id)
+        return len(over)
+
+    async def secret(self) -> bytes:
+        return self._secret
+
+    async def check(self) -> None:
+        """Memory can always be written."""
+
+    def _put(self, task: Task) -> None:
+        self._index.put(task)
+        self._watchers.publish(task)

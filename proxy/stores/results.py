@@ -1,0 +1,110 @@
+"""Results that are too large for a row: one file each, written once, never changed.
+
+Above: `disk`. Below: `records` (the seal), `directory`. A file counts only once a committed row names it, so
+it is durable before its row is; what no row names was left by a crash and is swept. Names are random
+within a task, so a second attempt never touches the file of a first. Everything here blocks and runs
+in a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from proxy.stores.directory import make_private_directory, open_private, sync_directory, sync_file
+from proxy.stores.records import HEADER_SIZE, DamagedData, seal, unseal
+
+RESULTS_NAME: Final = "results"
+_CHECK_NAME: Final = "check"
+_SET_ASIDE: Final = ".damaged"
+_NAME: Final = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}\Z")
+
+
+class ResultFiles:
+    """The result files of one store directory. `synced`: written files survive a power cut."""
+
+    def __init__(self, store: Path, *, synced: bool) -> None:
+        self._directory = store / RESULTS_NAME
+        self._synced = synced
+
+    def make_directory(self) -> None:
+        make_private_directory(self._directory)
+
+    def write(self, name: str, result: bytes) -> None:
+        """Write a new file; durable when this returns, as far as `synced` says. Raises OSError."""
+        path = self._directory / name
+        try:
+            with os.fdopen(open_private(path), "wb") as file:
+                file.write(seal(result))
+                file.write(result)
+                file.flush()
+                if self._synced:
+                    sync_file(file.fileno())
+            if self._synced:
+                sync_directory(self._directory)
+        except OSError:
+            self.remove(name)
+            raise
+
+    def read(self, name: str) -> bytes:
+        """The result in a file. Raises OSError, DamagedData or NewerFormat."""
+        return unseal((self._directory / name).read_bytes())
+
+    def check_size(self, name: str, size: int) -> None:
+        """Raises DamagedData unless the file is there and long enough for a result of `size` bytes."""
+        try:
+            found = (self._directory / name).stat().st_size
+        except OSError as exc:
+            raise DamagedData("its result file is missing") from exc
+        if found != HEADER_SIZE + size:
+            raise DamagedData("its result file is torn")
+
+    def remove(self, name: str) -> None:
+        """Remove a file if that can be done; if not, a later sweep will."""
+        with suppress(OSError):
+            (self._directory / name).unlink()
+
+    def set_aside(self, name: str) -> None:
+        """Keep a damaged file from being swept, for whoever wants to look at it."""
+        path = self._directory / name
+        with suppress(FileNotFoundError):
+            path.rename(path.with_name(name + _SET_ASIDE))
+
+    def names(self) -> list[str]:
+        return os.listdir(self._directory)
+
+    def remove_strays(self, names: list[str], named: Collection[str], untouchable: Collection[str]) -> None:
+        """Remove those of `names` that are not in `named` and belong to no task in `untouchable`."""
+        keep = {_task_part(task_id) for task_id in untouchable}
+        for name in set(names).difference(named):
+            match = _NAME.match(name)
+            if match is not None and match[1] not in keep:
+                self.remove(name)
+
+    def try_write(self) -> None:
+        """Write a small file and remove it again. Raises OSError."""
+        self.remove(_CHECK_NAME)
+        self.write(_CHECK_NAME, b"")
+        self.remove(_CHECK_NAME)
+
+
+def new_name(task_id: str) -> str:
+    """A name for a result of this task. The id itself stays out, for it can act as a bearer token."""
+    return f"{_task_part(task_id)}-{secrets.token_hex(8)}"
+
+
+def check_name(name: str, task_id: str) -> None:
+    """Raises DamagedData if no result of this task can have this name; a path never can."""
+    match = _NAME.match(name)
+    if match is None or match[1] != _task_part(task_id):
+        raise DamagedData("its result file has a foreign name")
+
+
+def _task_part(task_id: str) -> str:
+    return hashlib.sha256(task_id.encode()).hexdigest()[:32]

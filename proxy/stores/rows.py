@@ -1,0 +1,186 @@
+"""The table of a disk store: diskcache, made to hold bytes and nothing else, and how it is read at start.
+
+Above: `opening`, `writer`, `disk`. Below: diskcache and its SQLite file, `records`, `results`. diskcache as
+it comes would unpickle whatever lies in its directory; here a row that is not plain bytes under a key of
+plain bytes is refused unread. Nothing of diskcache's is used that expires, evicts or writes files.
+Contract sections 1 (I3) and 8 ("the store never unpickles").
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+import structlog
+from diskcache import Cache, Disk
+from diskcache.core import DBNAME, MODE_RAW
+
+from proxy.errors import ConfigError, StoreError
+from proxy.stores.directory import make_private_file, sync_directory
+from proxy.stores.index import Index, without_result
+from proxy.stores.records import DamagedData, NewerFormat, Record, decode
+from proxy.stores.results import ResultFiles, check_name
+
+CHECK_KEY: Final = b"\0check"  # the row that `check` writes; no task id begins with a zero byte
+LOCK_WAIT_S: Final = 5.0  # for another program, such as a backup, that holds the database
+SYNC_NORMAL: Final = 1  # fsync at checkpoints: no commit is lost by kill -9, the last ones are by a power cut
+SYNC_FULL: Final = 2  # fsync at each commit
+_LARGEST_WAL: Final = 4 << 20  # what stays of the write-ahead log after a burst
+
+_log = structlog.get_logger()
+
+
+class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
+    """Says how diskcache keeps keys and values: bytes as they are, in the row. All else is a StoreError."""
+
+    def put(self, key: object) -> tuple[memoryview, bool]:
+        return sqlite3.Binary(_bytes(key)), True
+
+    def get(self, key: object, raw: object) -> bytes:
+        return _bytes(key) if raw else _refuse("a pickled key")
+
+    def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, None, memoryview]:
+        return 0, MODE_RAW, None, sqlite3.Binary(_bytes(value))
+
+    def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
+        if mode != MODE_RAW or filename is not None:
+            _refuse(f"a value of mode {mode}")
+        return _bytes(value)
+
+    def remove(self, file_path: str) -> None:
+        """No row of ours has a file; a planted row must not have others' files removed."""
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else _refuse(type(value).__name__)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise StoreError(f"the task store holds bytes only, not {what}")
+
+
+def open_cache(directory: Path, *, synced: bool) -> Cache:
+    """Open the table, making it if need be.
+
+    Each thread has its own connection to it and must call `close` on the cache when it is done. Raises
+    ConfigError, OSError or sqlite3.Error if the table cannot be used.
+    """
+    path = str(directory.absolute())
+    if path != os.path.expandvars(path):
+        raise ConfigError(f"store directory {path} cannot be used: its name holds a variable")
+    make_private_file(directory / DBNAME)  # SQLite gives its other files the same mode
+    cache = Cache(
+        path,
+        timeout=LOCK_WAIT_S,
+        disk=BytesDisk,
+        eviction_policy="none",
+        cull_limit=0,
+        statistics=0,
+        tag_index=0,
+        sqlite_journal_mode="wal",
+        sqlite_journal_size_limit=_LARGEST_WAL,
+        sqlite_synchronous=SYNC_FULL if synced else SYNC_NORMAL,
+        sqlite_fullfsync=int(synced),  # macOS, as in `directory.sync_file`
+        sqlite_mmap_size=0,  # a read error in mapped memory would kill the process
+    )
+    check_connection(cache, synced=synced)
+    if synced:
+        sync_directory(directory)
+    return cache
+
+
+def check_connection(cache: Cache, *, synced: bool) -> None:
+    """Raises StoreError unless this thread's connection commits as durably as promised.
+
+    diskcache sets what it was given on each new connection, but not if it cannot read its settings, and
+    SQLite keeps quiet where a file system cannot hold a write-ahead log. There is no public way to ask.
+    """
+    wanted = ("wal", SYNC_FULL if synced else SYNC_NORMAL)
+    found = tuple(cache._sql(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous"))
+    if found != wanted:
+        raise StoreError(f"its database runs with journal_mode, synchronous = {found} instead of {wanted}")
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What was found at start.
+
+    `index` has the tasks without their results, `files` the names of the result files by task id, `newer`
+    the ids of tasks that a later version of the proxy wrote: they are left alone.
+    """
+
+    index: Index = field(default_factory=Index)
+    files: dict[str, str] = field(default_factory=dict)
+    newer: set[str] = field(default_factory=set)
+
+    def add(self, record: Record) -> None:
+        self.index.put(without_result(record.task))
+        if record.result_file is not None:
+            self.files[record.task.id] = record.result_file
+
+
+def load(directory: Path, results: ResultFiles) -> Loaded:
+    """Read all rows, and set aside the damaged ones. Raises sqlite3.Error if the database itself is."""
+    loaded = Loaded()
+    with closing(
+        sqlite3.connect(directory / DBNAME, timeout=LOCK_WAIT_S, isolation_level=None)
+    ) as connection:
+        connection.text_factory = bytes  # a planted text need not be UTF-8
+        damaged: list[tuple[int, str]] = []
+        for rowid, key, value, is_plain in connection.execute(_ALL_ROWS, (MODE_RAW,)):
+            if is_plain and key == CHECK_KEY:
+                continue
+            try:
+                if not is_plain:
+                    raise DamagedData("it is not plain bytes")
+                loaded.add(_checked(key, value, results))
+            except NewerFormat as exc:
+                loaded.newer.add(key.decode(errors="replace"))
+                _log.warning("record_refused", row=rowid, reason=str(exc))
+            except DamagedData as exc:
+                damaged.append((rowid, str(exc)))
+        for rowid, reason in damaged:
+            _set_aside(connection, rowid)
+            _log.warning("record_set_aside", row=rowid, reason=reason)
+    return loaded
+
+
+_ALL_ROWS: Final = """
+    SELECT rowid, key, value,
+        raw = 1 AND mode = ? AND filename IS NULL AND typeof(key) = 'blob' AND typeof(value) = 'blob'
+    FROM Cache
+"""
+
+
+def _checked(key: bytes, value: bytes, results: ResultFiles) -> Record:
+    record = decode(value)
+    if record.task.id.encode() != key:
+        raise DamagedData("it stands under the key of another task")
+    if record.result_file is not None:
+        check_name(record.result_file, record.task.id)
+        try:
+            results.check_size(record.result_file, record.result_size)
+        except DamagedData:
+            results.set_aside(record.result_file)
+            raise
+    return record
+
+
+def _set_aside(connection: sqlite3.Connection, rowid: int) -> None:
+    """Move a row, unread, to the table `Damaged` for whoever wants to look at it."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("CREATE TABLE IF NOT EXISTS Damaged AS SELECT * FROM Cache WHERE 0")
+    connection.execute("INSERT INTO Damaged SELECT * FROM Cache WHERE rowid = ?", (rowid,))
+    connection.execute("DELETE FROM Cache WHERE rowid = ?", (rowid,))
+    connection.execute("COMMIT")
+
+
+def reason_of(exc: BaseException) -> str:
+    """Why a read or write failed, in the words of the system; without paths, for clients see it."""
+    if isinstance(exc, OSError) and exc.strerror:
+        return exc.strerror.lower()
+    return str(exc)

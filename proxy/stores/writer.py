@@ -1,0 +1,157 @@
+"""The one writer of a disk store: takes changes in order and commits those that wait together.
+
+Above: `changes`. Below: `rows` (diskcache), `results`. A commit costs about the same for one row as for
+hundreds, so whatever is queued while one commit runs shares the next. The writer alone tells that a
+change happened: it is settled in the event loop after its commit, whether or not anybody still waits.
+Contract section 1 (I3).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Final
+
+import anyio
+import structlog
+from anyio import CapacityLimiter, from_thread, to_thread
+from diskcache import Cache, Timeout
+
+from proxy.errors import StoreError
+from proxy.stores.results import ResultFiles
+from proxy.stores.rows import LOCK_WAIT_S, check_connection, reason_of
+
+BATCH_SIZE: Final = 256  # more would keep the event loop for milliseconds when they settle at once
+RETRY_S: Final = LOCK_WAIT_S  # where already the batch took that long to fail, it is the disk, not a change
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row to be replaced, or removed if `row` is None.
+
+    `settle` is called in the event loop with None once the change is durable, else with the reason why
+    it was not made. `new_file` is a result file that nothing names if the change fails, `old_file` one
+    that nothing names once it is made.
+    """
+
+    key: bytes
+    row: bytes | None
+    settle: Callable[[str | None], None]
+    new_file: str | None = None
+    old_file: str | None = None
+
+
+class Writer:
+    """Commits changes in the order in which they were queued."""
+
+    def __init__(self, cache: Cache, results: ResultFiles, *, synced: bool) -> None:
+        self._cache = cache
+        self._results = results
+        self._synced = synced
+        self._queue: SimpleQueue[Change | None] = SimpleQueue()
+        self.closed = False
+        self._connected = False
+        self._failing = False
+        self.commits = 0
+        self.stopped = anyio.Event()
+
+    async def run(self) -> None:
+        """Serve until `close`. Cancelling leaves the thread to itself; it still ends at `close`."""
+        await to_thread.run_sync(self._work, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+
+    def queue(self, change: Change) -> None:
+        """Raises StoreError after `close`."""
+        if self.closed:
+            raise StoreError("the task store is closed")
+        self._queue.put(change)
+
+    def close(self) -> None:
+        """Take no more; `stopped` is set once all that was queued is settled."""
+        self.closed = True
+        self._queue.put(None)
+
+    def _work(self) -> None:
+        try:
+            last = False
+            while not last:
+                changes, last = self._next_batch()
+                reasons = self._commit(changes)
+                from_thread.run_sync(_settle, changes, reasons)
+                self._remove_files(changes, reasons)
+        finally:
+            self._cache.close()
+            from_thread.run_sync(self.stopped.set)
+
+    def _next_batch(self) -> tuple[list[Change], bool]:
+        """Wait for a change and take what waits with it; also whether these are the last."""
+        changes: list[Change] = []
+        while not changes or (len(changes) < BATCH_SIZE and not self._queue.empty()):
+            change = self._queue.get()
+            if change is None:
+                return changes, True
+            changes.append(change)
+        return changes, False
+
+    def _commit(self, changes: list[Change]) -> list[str | None]:
+        """For each change why it could not be made, or None. A bad one does not fail its neighbours."""
+        until = time.monotonic() + RETRY_S
+        reason = self._try(changes)
+        if reason is None or len(changes) == 1:
+            return [reason] * len(changes)
+        reasons: list[str | None] = []
+        for change in changes:
+            if time.monotonic() < until:
+                reason = self._try([change])
+            reasons.append(reason)
+        return reasons
+
+    def _try(self, changes: list[Change]) -> str | None:
+        """Make all of the changes in one transaction, or none; then the reason is returned."""
+        try:
+            if not self._connected:
+                check_connection(self._cache, synced=self._synced)
+                self._connected = True
+            with self._cache.transact():
+                for change in changes:
+                    if change.row is None:
+                        self._cache.delete(change.key)
+                    else:
+                        self._cache.set(change.key, change.row)
+        except (sqlite3.Error, Timeout, OSError, StoreError) as exc:
+            return self._recover(exc)
+        self._failing = False
+        self.commits += 1
+        return None
+
+    def _recover(self, exc: Exception) -> str:
+        """Leave no transaction open: diskcache does not roll back when the commit itself fails."""
+        self._cache.close()
+        self._connected = False
+        reason = reason_of(_root(exc))
+        if not self._failing:
+            _log.error("store_write_failed", reason=reason)
+        self._failing = True
+        return reason
+
+    def _remove_files(self, changes: list[Change], reasons: list[str | None]) -> None:
+        for change, reason in zip(changes, reasons, strict=True):
+            unnamed = change.old_file if reason is None else change.new_file
+            if unnamed is not None:
+                self._results.remove(unnamed)
+
+
+def _settle(changes: list[Change], reasons: list[str | None]) -> None:
+    for change, reason in zip(changes, reasons, strict=True):
+        change.settle(reason)
+
+
+def _root(exc: BaseException) -> BaseException:
+    """SQLite's own error: diskcache hides it behind a bare Timeout, or behind a rollback that failed too."""
+    while exc.__context__ is not None:
+        exc = exc.__context__
+    return exc

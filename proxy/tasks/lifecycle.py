@@ -1,0 +1,194 @@
+"""How a task moves: the table of states, and every next record made from the last one.
+
+Above: the runner and the task methods, which store what comes out by compare-and-set. Nothing else
+makes a `Task` from a `Task`. Tasks extension, "Task Status"; contract section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+from proxy.errors import IllegalTransition
+from proxy.tasks.policy import Polling
+from proxy.tasks.task import InputAnswer, InputRequest, Task, TaskStatus
+
+
+class TaskEvent(StrEnum):
+    """What can happen to a task."""
+
+    INPUT_ASKED = "input_asked"
+    INPUT_SETTLED = "input_settled"
+    RESULT = "result"
+    ERROR = "error"
+    CALL_LOST = "call_lost"
+    LIMIT_PASSED = "limit_passed"
+    CANCEL = "cancel"
+
+
+_ENDINGS: Final[Mapping[TaskEvent, TaskStatus]] = {
+    TaskEvent.RESULT: TaskStatus.COMPLETED,
+    TaskEvent.ERROR: TaskStatus.FAILED,
+    TaskEvent.CALL_LOST: TaskStatus.FAILED,
+    TaskEvent.LIMIT_PASSED: TaskStatus.FAILED,
+    TaskEvent.CANCEL: TaskStatus.CANCELLED,
+}
+
+TRANSITIONS: Final[Mapping[TaskStatus, Mapping[TaskEvent, TaskStatus]]] = {
+    TaskStatus.WORKING: {TaskEvent.INPUT_ASKED: TaskStatus.INPUT_REQUIRED, **_ENDINGS},
+    TaskStatus.INPUT_REQUIRED: {
+        TaskEvent.INPUT_ASKED: TaskStatus.INPUT_REQUIRED,
+        TaskEvent.INPUT_SETTLED: TaskStatus.WORKING,
+        **_ENDINGS,
+    },
+    TaskStatus.COMPLETED: {},
+    TaskStatus.FAILED: {},
+    TaskStatus.CANCELLED: {},
+}
+
+WORKING_MESSAGE: Final = "The call is running."
+WAITING_MESSAGE: Final = "Waiting for input."
+COMPLETED_MESSAGE: Final = "The call has finished."
+CANCELLED_MESSAGE: Final = "The task was cancelled."
+
+
+def next_status(status: TaskStatus, event: TaskEvent) -> TaskStatus:
+    """The status after `event`. Raises IllegalTransition, naming both, where the table has none."""
+    try:
+        return TRANSITIONS[status][event]
+    except KeyError:
+        raise IllegalTransition(f"a task that is {status} cannot take {event}") from None
+
+
+def created(
+    *, id: str, owner: str, method: str, name: str, now_ms: int, retention_ms: int, next_key: int = 1
+) -> Task:
+    """A new task, working. `retention_ms` is how long it is kept after its end."""
+    return Task(
+        id=id,
+        owner=owner,
+        method=method,
+        name=name,
+        created_at_ms=now_ms,
+        updated_at_ms=now_ms,
+        retention_ms=retention_ms,
+        status_message=WORKING_MESSAGE,
+        next_key=next_key,
+    )
+
+
+def asked(task: Task, requests: Sequence[InputRequest], next_key: int, now_ms: int) -> Task:
+    """The upstream asks; `requests` carry keys never used before in this task's life.
+
+    Those that are in the record already are left out, so that a change of which nobody knows whether it
+    was stored may be tried again.
+    """
+    known = {r.key for r in task.inputs} | {a.key for a in task.answers}
+    requests = [r for r in requests if r.key not in known]
+    if not requests:
+        return task
+    status = next_status(task.status, TaskEvent.INPUT_ASKED)
+    return _moved(
+        task,
+        now_ms,
+        status=status,
+        status_message=WAITING_MESSAGE,
+        inputs=(*task.inputs, *requests),
+        next_key=max(next_key, task.next_key),
+    )
+
+
+def answered(task: Task, answers: Sequence[InputAnswer], now_ms: int) -> Task:
+    """Some open questions are answered; the answers are kept until `delivered`.
+
+    Answers to keys that are not open are the caller's to leave out.
+    """
+    closed = _closed(task, {a.key for a in answers}, now_ms)
+    if closed is task:
+        return task
+    return replace(closed, answers=(*task.answers, *answers))
+
+
+def withdrawn(task: Task, keys: Collection[str], now_ms: int) -> Task:
+    """The upstream no longer wants these answers."""
+    return _closed(task, keys, now_ms)
+
+
+def _closed(task: Task, keys: Collection[str], now_ms: int) -> Task:
+    left = tuple(r for r in task.inputs if r.key not in keys)
+    if len(left) == len(task.inputs):
+        return task
+    if left:
+        next_status(task.status, TaskEvent.INPUT_ASKED)  # only a task that waits may go on waiting
+        return _moved(task, now_ms, inputs=left)
+    status = next_status(task.status, TaskEvent.INPUT_SETTLED)
+    return _moved(task, now_ms, status=status, status_message=WORKING_MESSAGE, inputs=())
+
+
+def delivered(task: Task, keys: Collection[str]) -> Task:
+    """These answers have reached the upstream and need not be kept. Shows nothing to anybody."""
+    left = tuple(a for a in task.answers if a.key not in keys)
+    return replace(task, answers=left, revision=task.revision + 1)
+
+
+def noted(task: Task, message: str, now_ms: int) -> Task:
+    """Progress while the task works. Returns the same record where nothing changes."""
+    if task.status is not TaskStatus.WORKING or message == task.status_message:
+        return task
+    return _moved(task, now_ms, status_message=message)
+
+
+def completed(task: Task, result: bytes, server_info: bytes | None, polling: Polling, now_ms: int) -> Task:
+    """The upstream answered with a result, `isError` or not; `result` is its raw JSON."""
+    ended = _ended(task, TaskEvent.RESULT, COMPLETED_MESSAGE, polling, now_ms, result=result)
+    return replace(ended, server_info=server_info)
+
+
+def failed(task: Task, event: TaskEvent, error: bytes, message: str, polling: Polling, now_ms: int) -> Task:
+    """The upstream answered with an error, or the call was lost, or a limit passed.
+
+    `error` is the raw JSON-RPC error object, `message` what people read.
+    """
+    return _ended(task, event, message, polling, now_ms, error=error)
+
+
+def cancelled(task: Task, polling: Polling, now_ms: int) -> Task:
+    return _ended(task, TaskEvent.CANCEL, CANCELLED_MESSAGE, polling, now_ms)
+
+
+def _ended(
+    task: Task,
+    event: TaskEvent,
+    message: str,
+    polling: Polling,
+    now_ms: int,
+    *,
+    result: bytes | None = None,
+    error: bytes | None = None,
+) -> Task:
+    """From here on every read is the same, so ttl and poll interval are fixed now."""
+    age_ms = max(0, now_ms - task.created_at_ms)
+    return _moved(
+        task,
+        now_ms,
+        status=next_status(task.status, event),
+        status_message=message,
+        inputs=(),
+        answers=(),
+        ttl_ms=age_ms + task.retention_ms,
+        poll_interval_ms=polling.interval_ms(age_ms),
+        result=result,
+        error=error,
+    )
+
+
+def _moved(task: Task, now_ms: int, **changes: object) -> Task:
+    """`lastUpdatedAt` never moves backwards, whatever the wall clock does."""
+    return replace(
+        task,
+        updated_at_ms=max(now_ms, task.updated_at_ms),
+        revision=task.revision + 1,
+        **changes,  # type: ignore[arg-type]
+    )

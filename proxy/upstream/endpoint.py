@@ -1,0 +1,248 @@
+"""One HTTP endpoint of an upstream: requests go out, foreign failures come back as ours.
+
+Above: the transports that speak HTTP; below: one shared `aiohttp.ClientSession`. Redirects, credentials,
+encodings, sizes and the wording of errors are settled here; nothing in here knows JSON-RPC. RFC 9110;
+contract section 6 on redirects of what the proxy sends in its own right.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Final
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from proxy.errors import (
+    UpstreamClosed,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamUnavailable,
+)
+
+OUTCOME_UNKNOWN: Final = "outcome unknown: whether it ran cannot be told"
+
+MAX_REDIRECTS: Final = 5
+_REDIRECTS_FOLLOWED: Final = (307, 308)  # the two that keep method and body
+_MAX_WORDS: Final = 200  # of an error page, for people
+_MAX_WORDS_READ: Final = 4_096
+
+# What `headers()` may not set: it belongs to one hop, to a browser, or to this module.
+_NOT_SENT_ON: Final = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "expect",
+        "host",
+        "origin",
+        "referer",
+        "transfer-encoding",
+    }
+)
+_NO_SECRETS: Final = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "mcp-protocol-version",
+        "user-agent",
+    }
+)
+_SHORTEST_SECRET: Final = 8  # shorter ones would blot out ordinary words
+
+
+class UnexpectedStatus(UpstreamProtocolError):
+    """The upstream answered with an HTTP status that the transport has no use for."""
+
+    def __init__(self, message: str, upstream_status: int) -> None:
+        super().__init__(message)
+        self.upstream_status = upstream_status
+
+
+class Answer:
+    """The head of an HTTP response; its body is yet to be read, inside the `async with` that gave it."""
+
+    def __init__(self, who: str, response: aiohttp.ClientResponse) -> None:
+        self._who = who
+        self._response = response
+        self.status = response.status
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def media_type(self) -> str:
+        """In lower case, without parameters; empty where the upstream names none."""
+        return self._response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    @property
+    def is_event_stream(self) -> bool:
+        return self.status == HTTPStatus.OK and self.media_type == "text/event-stream"
+
+    def header(self, name: str) -> str | None:
+        return self._response.headers.get(name)
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the body is compressed although we asked for `identity`."""
+        return self._response.headers.get("Content-Encoding", "identity").strip().lower() not in (
+            "",
+            "identity",
+        )
+
+    def require_plain(self) -> None:
+        """Raises UpstreamProtocolError if the body is in an encoding that we did not ask for."""
+        if self.is_encoded:
+            encoding = self._response.headers["Content-Encoding"][:40]
+            raise UpstreamProtocolError(
+                f"{self._who} answered with Content-Encoding {encoding!r}, which was not asked for; "
+                f"{OUTCOME_UNKNOWN}"
+            )
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes in."""
+        return self._response.content.iter_any()
+
+    async def body(self, max_bytes: int) -> bytes:
+        """The whole body. Raises UpstreamProtocolError if it is over `max_bytes`."""
+        parts: list[bytes] = []
+        size = self._response.content_length or 0
+        if size <= max_bytes:
+            size = 0
+            async for chunk in self.chunks():
+                size += len(chunk)
+                if size > max_bytes:
+                    break
+                parts.append(chunk)
+        if size > max_bytes:
+            raise self.over_limit(max_bytes)
+        return b"".join(parts)
+
+    def over_limit(self, max_bytes: int) -> UpstreamProtocolError:
+        return UpstreamProtocolError(f"{self._who} sent an answer over the limit of {max_bytes} bytes")
+
+    def refusal(self) -> UpstreamRefused:
+        """For a 401 or a 403: with every challenge as it came."""
+        status = HTTPStatus(self.status)
+        challenges = tuple(self._response.headers.getall("WWW-Authenticate", ()))
+        return UpstreamRefused(
+            f"{self._who} refused the request: {status} {status.phrase}", status=status, challenges=challenges
+        )
+
+    def unexpected(self, said: str) -> UnexpectedStatus:
+        """For any other status; `said` are the upstream's words, made presentable by `words`."""
+        tail = f": {said}" if said else ""
+        ran = f"; {OUTCOME_UNKNOWN}" if self.ok or self.status >= 500 else ""
+        kind = f" and {self.media_type or 'no content type'}" if self.ok else ""
+        return UnexpectedStatus(
+            f"{self._who} answered with status {self.status}{kind}{tail}{ran}", self.status
+        )
+
+    def words(self, body: bytes) -> str:
+        """The first words of `body`, printable, without what we sent as a credential."""
+        text = body[:_MAX_WORDS_READ].decode("utf-8", "replace")
+        for name, value in self._response.request_info.headers.items():
+            if name.lower() not in _NO_SECRETS:
+                for secret in (value, *value.split()):
+                    if len(secret) >= _SHORTEST_SECRET:
+                        text = text.replace(secret, "[redacted]")
+        printable = "".join(c if c.isprintable() else " " for c in text)
+        return " ".join(printable.split())[:_MAX_WORDS]
+
+
+class Endpoint:
+    """Where an upstream listens. `headers()` gives the credentials; it is asked for every request."""
+
+    def __init__(
+        self, url: str, *, name: str, client: aiohttp.ClientSession, headers: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._url = URL(url)
+        self._who = f"upstream {name!r}"
+        self._client = client
+        self._headers = headers
+
+    def __str__(self) -> str:
+        """Without what may be secret in it."""
+        return _shown(self._url)
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncIterator[Answer]:
+        """Send one request; the answer's body is read inside. A redirect within the origin is followed
+        and remembered.
+
+        Raises UpstreamUnavailable if nothing was sent, UpstreamClosed if the connection broke before the
+        answer or (inside) in the middle of it, UpstreamProtocolError for any other redirect and for what is
+        not HTTP. Answers of every other status are given.
+        """
+        url = self._url
+        try:
+            for _ in range(MAX_REDIRECTS + 1):
+                async with await self._request(method, url, headers, body) as response:
+                    target = self._redirect(response)
+                    if target is None:
+                        self._url = url
+                        yield Answer(self._who, response)
+                        return
+                url = target
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as exc:
+            raise UpstreamUnavailable(f"{self._who} could not be reached ({_reason(exc)})") from exc
+        except aiohttp.ClientResponseError as exc:
+            raise UpstreamProtocolError(f"{self._who} sent what is not HTTP; {OUTCOME_UNKNOWN}") from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            raise UpstreamClosed(
+                f"{self._who} broke the connection ({_reason(exc)}); {OUTCOME_UNKNOWN}"
+            ) from exc
+        raise UpstreamProtocolError(f"{self._who} redirected more than {MAX_REDIRECTS} times")
+
+    async def _request(
+        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
+    ) -> aiohttp.ClientResponse:
+        sent = CIMultiDict((k, v) for k, v in self._headers().items() if k.lower() not in _NOT_SENT_ON)
+        sent.update(headers)
+        data = None if body is None else io.BytesIO(body)  # in pieces: a large one must not hold the loop
+        try:
+            return await self._client.request(method, url, headers=sent, data=data, allow_redirects=False)
+        except aiohttp.ClientError:
+            raise
+        except ValueError as exc:
+            raise UpstreamUnavailable(
+                f"{self._who} was sent nothing: a header has characters that no header may have"
+            ) from exc
+
+    def _redirect(self, response: aiohttp.ClientResponse) -> URL | None:
+        """Where to go instead, None if this is the answer. Raises UpstreamProtocolError for a way that
+        would change the method or take credentials elsewhere."""
+        location = response.headers.get("Location")
+        if not 300 <= response.status < 400 or location is None:
+            return None
+        try:
+            target = response.url.join(URL(location)).with_user(None).with_fragment(None)
+            same_origin = target.origin() == response.url.origin()
+        except ValueError as exc:
+            raise UpstreamProtocolError(f"{self._who} redirected to what is not a URL") from exc
+        if response.status in _REDIRECTS_FOLLOWED and same_origin:
+            return target
+        raise UpstreamProtocolError(
+            f"{self._who} redirected ({response.status}) to {_shown(target)}, which is not followed"
+        )
+
+
+def _shown(url: URL) -> str:
+    return str(url.with_user(None).with_query(None).with_fragment(None))
+
+
+def _reason(exc: Exception) -> str:
+    """What happened, in a few words; the text of a foreign exception can hold addresses and headers."""
+    strerror = exc.strerror if isinstance(exc, OSError) else None
+    return strerror or type(exc).__name__

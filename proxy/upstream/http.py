@@ -1,0 +1,396 @@
+"""Streamable HTTP towards a legacy upstream: one instance is one of its sessions.
+
+Above: `session`, through `base.Transport`; below: `endpoint`, `protocol.sse`. Every message is a POST.
+The answer to a request is a JSON body or an event stream; what the server says of its own accord comes
+on a GET stream, which is kept open for the life of the session. Transports 2025-03-26 ... 2025-11-25,
+"Streamable HTTP".
+
+A POST is never sent twice. A stream that breaks before the answer is resumed by GET if its events had
+ids; otherwise the call is lost, outcome unknown.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from http import HTTPMethod, HTTPStatus
+from typing import Final
+
+import aiohttp
+import anyio
+from anyio.abc import TaskGroup
+from anyio.abc import TaskStatus as StartStatus
+
+from proxy.clock import Clock
+from proxy.errors import (
+    SessionLost,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from proxy.logs import get_logger
+from proxy.protocol.names import H_LAST_EVENT_ID, H_PROTOCOL_VERSION, H_SESSION_ID
+from proxy.protocol.sse import MESSAGE, Event, EventDecoder, EventTooLarge
+from proxy.upstream import replies
+from proxy.upstream.base import Receiver
+from proxy.upstream.cursor import Cursor
+from proxy.upstream.endpoint import OUTCOME_UNKNOWN, Answer, Endpoint
+
+CONNECT_TIMEOUT_S: Final = 15.0  # name, TCP and TLS; after that only the call's own limits count
+IDLE_CONNECTION_S: Final = 3.0  # servers close idle ones at 5 s; a POST into that is an unknown outcome
+MAX_HEADER_BYTES: Final = 262_144  # challenges and session ids can be long; the default is 8 KiB
+KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+"""In seconds and probes: a peer that vanished is noticed within two minutes, however quiet the stream."""
+
+ACCEPT_TIMEOUT_S: Final = 30.0  # for the 202 to a notification or an answer; servers send it at once
+DELETE_TIMEOUT_S: Final = 2.0  # courtesy to the server; must not hold up the end
+DRAIN_TIMEOUT_S: Final = 2.0  # between the answer and the end of its stream, so that connections are reused
+RESUME_ATTEMPTS: Final = 5  # in a row that bring nothing new
+
+_TRY_AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_JSON: Final = ("application/json", "")  # a server that names no type is taken at its word
+_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+log = get_logger()
+
+
+def make_client() -> aiohttp.ClientSession:
+    """The client for every upstream; to be made inside the event loop, and closed by the caller.
+
+    The defaults that bite are off: no total time-out, no bound on connections (streams would eat it), no
+    cookies (they would be shared between owners), no compression. The environment is not trusted: a
+    `.netrc` adds credentials that nobody configured, and proxy variables catch loopback upstreams.
+    """
+    connector = aiohttp.TCPConnector(
+        limit=0, keepalive_timeout=IDLE_CONNECTION_S, socket_factory=_probing_socket
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(
+            total=None, connect=CONNECT_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S, sock_read=None
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,  # what is encoded all the same is refused, not unpacked without a bound
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+        trust_env=False,
+    )
+
+
+def _probing_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    sock = socket.socket(family, kind, protocol)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEP_ALIVE:
+        if hasattr(socket, option):  # names differ by platform
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return sock
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A request that is out."""
+
+    id: int
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    answered: bool = False
+
+
+class _End(Enum):
+    """How a GET stream ended."""
+
+    BROKEN = auto()  # or could not be had just now: worth another attempt
+    NOT_OFFERED = auto()
+    SESSION_GONE = auto()
+
+
+class HttpTransport:
+    """`base.Transport` over Streamable HTTP. `max_depth` is the nesting that the receiver takes, too."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        max_bytes: int,
+        client: aiohttp.ClientSession,
+        headers: Callable[[], Mapping[str, str]],
+        clock: Clock,
+        max_depth: int = 512,
+    ) -> None:
+        self._endpoint = Endpoint(url, name=name, client=client, headers=headers)
+        self._name = name
+        self._who = f"upstream {name!r}"
+        self._max_bytes = max_bytes
+        self._max_depth = max_depth
+        self._clock = clock
+        self._session_id: str | None = None
+        self._version: str | None = None
+        self._calls: dict[int, _Call] = {}
+        self._sends: set[anyio.CancelScope] = set()
+        self._receiver: Receiver
+        self._group: TaskGroup | None = None
+        self._ending = anyio.Event()
+        self._error: UpstreamError | None = None
+
+    async def run(self, receiver: Receiver, *, task_status: StartStatus[None]) -> None:
+        self._receiver = receiver
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                task_status.started()
+                await self._ending.wait()
+                group.cancel_scope.cancel()
+            self._lose_all()
+            await self._end_session()
+        finally:
+            self._end(UpstreamClosed(f"{self._who}: the session was stopped; {OUTCOME_UNKNOWN}"))
+            self._lose_all()
+            for scope in self._sends:
+                scope.cancel()
+            assert self._error is not None
+            receiver.lost(None, self._error)
+
+    async def send(self, message: bytes, *, call: int | None = None) -> None:
+        if self._group is None or self._ending.is_set():
+            raise UpstreamClosed(f"{self._who}: the session is closed, nothing was sent")
+        if call is None:
+            await self._hand_over(message)
+            return
+        assert call not in self._calls, "ids are used once"
+        self._calls[call] = _Call(call)
+        self._group.start_soon(self._serve, self._calls[call], message)
+
+    def abandon(self, call: int) -> None:
+        dropped = self._calls.pop(call, None)
+        if dropped is not None and not dropped.answered:  # then it ends soon, and its connection is kept
+            dropped.scope.cancel()
+
+    def established(self, version: str) -> None:
+        self._version = version
+        if self._group is not None and not self._ending.is_set():
+            self._group.start_soon(self._listen)
+
+    def close(self) -> None:
+        self._end(UpstreamClosed(f"{self._who}: the session was closed; {OUTCOME_UNKNOWN}"))
+
+    def describe(self) -> str:
+        return f"http {self._endpoint}"
+
+    def __repr__(self) -> str:
+        return f"<HttpTransport {self._endpoint} {len(self._calls)} pending>"
+
+    # What ends.
+
+    def _end(self, error: UpstreamError) -> None:
+        if self._error is None:
+            self._error = error
+        self._ending.set()
+
+    def _lose_all(self) -> None:
+        assert self._error is not None
+        for call in list(self._calls.values()):
+            self._lose(call, self._error)
+
+    def _lose(self, call: _Call, error: UpstreamError) -> None:
+        if self._calls.pop(call.id, None) is call and not call.answered:
+            self._receiver.lost(call.id, error)
+
+    async def _end_session(self) -> None:
+        """Say that the session is over; whatever the server answers is fine (405: it does not care)."""
+        if self._session_id is None or isinstance(self._error, SessionLost):
+            return
+        with anyio.move_on_after(DELETE_TIMEOUT_S), suppress(UpstreamError):
+            async with self._open(HTTPMethod.DELETE):
+                pass
+
+    # What goes out.
+
+    @asynccontextmanager
+    async def _open(
+        self, method: HTTPMethod, *, body: bytes | None = None, last_event_id: str = ""
+    ) -> AsyncIterator[Answer]:
+        headers: dict[str, str] = {}
+        match method:
+            case HTTPMethod.POST:
+                headers["Accept"] = "application/json, text/event-stream"
+                headers["Content-Type"] = "application/json"
+            case HTTPMethod.GET:
+                headers["Accept"] = "text/event-stream"
+        if last_event_id:
+            headers[H_LAST_EVENT_ID] = last_event_id
+        if self._session_id is not None:
+            headers[H_SESSION_ID] = self._session_id
+        if self._version is not None:
+            headers[H_PROTOCOL_VERSION] = self._version
+        async with self._endpoint.open(method, headers, body) as answer:
+            if self._version is None:
+                self._session_id = answer.header(H_SESSION_ID) or self._session_id
+            yield answer
+
+    async def _hand_over(self, message: bytes) -> None:
+        """POST what is not answered, until the server has accepted it."""
+        with anyio.move_on_after(ACCEPT_TIMEOUT_S) as scope:
+            self._sends.add(scope)
+            try:
+                async with self._open(HTTPMethod.POST, body=message) as answer:
+                    if not answer.ok:
+                        raise self._fault(answer, await self._error_body(answer))
+            finally:
+                self._sends.discard(scope)
+        if scope.cancelled_caught:
+            if self._ending.is_set():
+                raise UpstreamClosed(f"{self._who}: the session was closed while a message was sent")
+            raise UpstreamTimeout(f"{self._who} did not accept a message within {ACCEPT_TIMEOUT_S:.0f} s")
+
+    async def _serve(self, call: _Call, message: bytes) -> None:
+        """A request's life. Cancelled by the end of the session, it stays pending for `run` to settle."""
+        with call.scope:
+            try:
+                await self._exchange(call, message)
+            except UpstreamError as exc:
+                self._lose(call, exc)
+        self._calls.pop(call.id, None)
+
+    async def _exchange(self, call: _Call, message: bytes) -> None:
+        """Returns once the call is answered; raises UpstreamError if it will not be."""
+        cursor = Cursor(opened=True)
+        try:
+            async with self._open(HTTPMethod.POST, body=message) as answer:
+                if answer.is_event_stream:
+                    answer.require_plain()
+                    await self._read_stream(answer, cursor, call)
+                else:
+                    await self._read_body(answer, call)
+        except UpstreamClosed:
+            if not cursor.last_id:
+                raise
+        if not call.answered:
+            await self._resume(call, cursor)
+
+    async def _resume(self, call: _Call, cursor: Cursor) -> None:
+        """Fetch the rest of a broken stream. Transports 2025-11-25, "Resumability and Redelivery"."""
+        while cursor.last_id and cursor.fruitless < RESUME_ATTEMPTS:
+            await self._clock.sleep(cursor.next_delay_s())
+            log.info("upstream_stream_resumed", upstream=self._name, call=call.id, attempt=cursor.fruitless)
+            end = await self._follow(cursor, call)
+            if call.answered:
+                return
+            if end is _End.SESSION_GONE:
+                raise SessionLost(f"{self._who} lost the session during the call; {OUTCOME_UNKNOWN}")
+            if end is _End.NOT_OFFERED:
+                break
+        raise UpstreamClosed(f"{self._who} ended the stream of the call without an answer; {OUTCOME_UNKNOWN}")
+
+    async def _listen(self) -> None:
+        """Keep the GET stream open for as long as the server offers it."""
+        cursor = Cursor(opened=False)
+        while True:
+            try:
+                end = await self._follow(cursor, None)
+            except UpstreamProtocolError:
+                end = _End.BROKEN if cursor.opened else _End.NOT_OFFERED
+                cursor.last_id = ""  # an event over the limit would only be replayed
+            match end:
+                case _End.SESSION_GONE:
+                    self._end(SessionLost(f"{self._who} no longer knows the session (404)"))
+                    return
+                case _End.NOT_OFFERED:
+                    log.info("upstream_stream_refused", upstream=self._name)
+                    return
+                case _End.BROKEN:
+                    await self._clock.sleep(cursor.next_delay_s())
+
+    async def _follow(self, cursor: Cursor, call: _Call | None) -> _End:
+        """One GET stream, from after the last event on. Raises UpstreamProtocolError."""
+        began = self._clock.monotonic()
+        try:
+            async with self._open(HTTPMethod.GET, last_event_id=cursor.last_id) as answer:
+                if not answer.is_event_stream:
+                    return self._judge_get(answer.status, cursor)
+                answer.require_plain()
+                cursor.opened = True
+                await self._read_stream(answer, cursor, call)
+        except (UpstreamUnavailable, UpstreamClosed):
+            pass
+        cursor.held_for(self._clock.monotonic() - began)
+        return _End.BROKEN
+
+    def _judge_get(self, status: int, cursor: Cursor) -> _End:
+        """Servers say in many ways that they have no GET stream; 404 does not mean the session until a
+        stream of it was open (the next POST tells). A token that ran out may be followed by a new one."""
+        if status in _TRY_AGAIN or (cursor.opened and status in _REFUSED):
+            return _End.BROKEN
+        if status == HTTPStatus.NOT_FOUND and cursor.opened and self._session_id is not None:
+            return _End.SESSION_GONE
+        return _End.NOT_OFFERED
+
+    # What comes in.
+
+    async def _read_stream(self, answer: Answer, cursor: Cursor, call: _Call | None) -> None:
+        decoder = EventDecoder(self._max_bytes)
+        async for chunk in answer.chunks():
+            try:
+                self._take(decoder.feed(chunk), cursor, call)
+            except EventTooLarge as exc:
+                self._take(exc.events, cursor, call)
+                raise answer.over_limit(self._max_bytes) from exc
+
+    def _take(self, events: Iterable[Event], cursor: Cursor, call: _Call | None) -> None:
+        for event in events:
+            cursor.note(event)
+            if event.event == MESSAGE and event.data:
+                self._deliver(event.data, call)
+
+    async def _read_body(self, answer: Answer, call: _Call) -> None:
+        """An answer that is no stream. Raises UpstreamError if it holds no response to `call`."""
+        if answer.ok:
+            answer.require_plain()
+            body = await answer.body(self._max_bytes)
+            if body.strip() and answer.media_type in _JSON:
+                self._deliver(body, call)
+            if not call.answered:
+                raise answer.unexpected(answer.words(body))
+            return
+        body = await self._error_body(answer)
+        reply = replies.error_in(body, self._max_depth)
+        if reply is None or not replies.is_for(reply, call.id):
+            raise self._fault(answer, body)
+        if self._is_gone(answer) and not replies.is_method_not_found(reply):
+            raise self._fault(answer, body)  # some put the request's id even on a 404 for the session
+        self._deliver(body, call)
+
+    async def _error_body(self, answer: Answer) -> bytes:
+        """What came with an error status, as far as it is of use."""
+        return b"" if answer.is_encoded or answer.status in _REFUSED else await answer.body(self._max_bytes)
+
+    def _fault(self, answer: Answer, body: bytes) -> UpstreamError:
+        if answer.status in _REFUSED:
+            return answer.refusal()
+        reply = replies.error_in(body, self._max_depth)
+        said = answer.words(body if reply is None else replies.text_of(reply))
+        if self._is_gone(answer):
+            return SessionLost(f"{self._who} no longer knows the session (404: {said})")
+        return answer.unexpected(said)
+
+    def _is_gone(self, answer: Answer) -> bool:
+        """Whether the server says that it has no such session. "Session Management"."""
+        return answer.status == HTTPStatus.NOT_FOUND and self._session_id is not None
+
+    def _deliver(self, raw: bytes, call: _Call | None) -> None:
+        for message in replies.messages(raw, self._max_depth):
+            if call is None:
+                self._receiver.received(message, None)
+                continue
+            if call.scope.cancel_called:
+                return  # abandoned by what came just before
+            if not call.answered and replies.answers(message, call.id, self._max_depth):
+                call.answered = True
+                call.scope.deadline = anyio.current_time() + DRAIN_TIMEOUT_S
+            self._receiver.received(message, call.id)

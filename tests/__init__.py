@@ -1,0 +1,1 @@
+"""Tests. `tests/` mirrors `proxy/`; `tests/real/` holds real servers, clients and kills."""

@@ -1,0 +1,1 @@
+"""Programs that use the proxy from an environment of their own; see tests/venvs."""

@@ -1,0 +1,83 @@
+"""The official conformance suite before the legacy fixture, which by itself passes no tasks scenario.
+
+Holds most rows of TX-* and MRTR-*, as the suite's authors read them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio.to_thread
+import pytest
+
+from proxy.protocol import names
+from tests.real.bench import Bench
+from tests.real.legacy import Transport
+from tests.real.legacy_session import answers
+from tests.setup_tools import TESTS
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS: Final[dict[str, Any]] = {
+    "tasks": {"threshold": "250ms", "tools": [{"match": "failing_job", "mode": "required"}]}
+}
+WANTS_A_FIXED_KEY: Final = "input-required-result-basic-elicitation"  # the keys of questions are ours
+ALWAYS_SKIPPED: Final = "tasks-status-notifications"
+SUITE_BOUND_S: Final = 240.0
+JOBS: Final = "2"
+
+
+async def verdicts(url: str, group: str, home: Path) -> dict[str, list[str]]:
+    """Run a group of scenarios; their names by verdict (PASS, SKIP, FAIL)."""
+    out = home / f"{group}.json"
+    command = [sys.executable, "-m", "tests.tools.conformance", "run", url, "-s", group]
+    run = partial(
+        subprocess.run,
+        [*command, "-j", JOBS, "--json", str(out)],
+        cwd=TESTS.parent,
+        timeout=SUITE_BOUND_S,
+        capture_output=True,
+        text=True,
+    )
+    ran = await anyio.to_thread.run_sync(run)
+    print(ran.stdout, ran.stderr)
+    found: dict[str, list[str]] = {"PASS": [], "SKIP": [], "FAIL": []}
+    for scenario in json.loads(out.read_text())["results"]:
+        found[scenario["verdict"]].append(scenario["scenario"])
+    return found
+
+
+async def test_tasks_scenarios_pass_before_an_untouched_legacy_server(
+    bench: Bench, transport: Transport
+) -> None:
+    legacy = await bench.legacy(transport)
+    proxy = await bench.proxy(legacy.upstream, SETTINGS)
+
+    found = await verdicts(proxy.url, "tasks", bench.home)
+
+    assert found["FAIL"] == []
+    assert found["SKIP"] == [ALWAYS_SKIPPED]
+    assert len(found["PASS"]) == 9
+
+
+async def test_core_scenarios_pass_before_an_untouched_legacy_server(
+    bench: Bench, transport: Transport
+) -> None:
+    legacy = await bench.legacy(transport)
+    proxy = await bench.proxy(legacy.upstream, SETTINGS)
+    client = await bench.client(proxy)
+    tools = (await client.request(names.TOOLS_LIST)).result["tools"]
+    [direct] = await answers(legacy.command("stdio"), [(names.TOOLS_LIST, {})])
+    listed = [tool["name"] for tool in json.loads(direct)["result"]["tools"]]
+
+    found = await verdicts(proxy.url, "core-2026-07-28", bench.home)
+
+    assert [tool["name"] for tool in tools] == listed, "some scenarios pass on an empty list"
+    assert found["FAIL"] == [WANTS_A_FIXED_KEY]
+    assert found["SKIP"] == []
+    assert len(found["PASS"]) == 39

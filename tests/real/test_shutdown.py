@@ -1,0 +1,109 @@
+"""SIGTERM, a second SIGTERM, `kill -9`: what the proxy leaves behind when it goes.
+
+Holds F36 and F41 of the field reports and the row SIGTERM of the contract's section 9.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from tests.real.bench import Bench
+from tests.real.modern_client import ModernClient
+from tests.real.proxy_process import DRAIN_S, EXIT_BOUND_S
+from tests.real.waiting import together, until
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS: Final[dict[str, Any]] = {"tasks": {"threshold": "0s"}}
+LONG_DRAIN: Final[dict[str, Any]] = {**SETTINGS, "drain": "60s"}
+AT_ONCE_S: Final = 2.0
+ORPHAN_BOUND_S: Final = 5.0
+
+
+async def start_tasks(client: ModernClient, seconds: float = 300) -> list[str]:
+    labels = ("one", "two", "three")
+    calls = (client.call_tool("cancellable_job", {"seconds": seconds, "label": label}) for label in labels)
+    return [answer.task_id for answer in await together(calls)]
+
+
+async def test_sigterm_ends_streams_and_children_and_exits_0(bench: Bench) -> None:
+    legacy = await bench.legacy("stdio")
+    proxy = await bench.proxy(legacy.upstream, SETTINGS)
+    client = await bench.client(proxy)
+    tasks = await start_tasks(client)
+    assert proxy.children(), "the upstream runs"
+
+    async with (
+        client.listen(taskIds=tasks) as of_tasks,
+        client.listen(toolsListChanged=True) as of_lists,
+        anyio.create_task_group() as group,
+    ):
+        for stream in (of_tasks, of_lists):
+            first = await anext(stream)
+            assert first["method"] == "notifications/subscriptions/acknowledged"
+        with anyio.fail_after(EXIT_BOUND_S):
+            group.start_soon(proxy.terminate)
+            for stream in (of_tasks, of_lists):
+                *_, last = [message async for message in stream]
+                assert last["id"] == stream.request_id
+                assert last["result"]["resultType"] == "complete"
+
+    assert proxy.children() == []
+
+
+async def test_tasks_that_sigterm_cut_off_are_failed_after_the_restart(bench: Bench) -> None:
+    legacy = await bench.legacy("stdio")
+    proxy = await bench.proxy(legacy.upstream, SETTINGS)
+    client = await bench.client(proxy)
+    tasks = await start_tasks(client)
+
+    await proxy.terminate()
+    await proxy.restart()
+
+    for answer in await together(client.wait_task(task) for task in tasks):
+        assert answer.result["status"] == "failed"
+    assert legacy.labels("start") == {"one": 1, "two": 1, "three": 1}
+
+
+async def test_calls_that_end_within_the_drain_time_are_kept(bench: Bench) -> None:
+    legacy = await bench.legacy("stdio")
+    proxy = await bench.proxy(legacy.upstream, SETTINGS)
+    client = await bench.client(proxy)
+    tasks = await start_tasks(client, seconds=DRAIN_S / 2)
+
+    await proxy.terminate()
+    await proxy.restart()
+
+    for answer in await together(client.get_task(task) for task in tasks):
+        assert answer.result["status"] == "completed"
+        assert answer.text.startswith("finished ")
+
+
+async def test_a_second_sigterm_ends_it_at_once(bench: Bench) -> None:
+    legacy = await bench.legacy("stdio")
+    proxy = await bench.proxy(legacy.upstream, LONG_DRAIN)
+    client = await bench.client(proxy)
+    await start_tasks(client)
+
+    proxy.program.send(signal.SIGTERM)
+    await until(lambda: not proxy.is_ready(), "the first signal is taken")
+    proxy.program.send(signal.SIGTERM)
+    await proxy.program.wait(within_s=AT_ONCE_S)
+
+    await proxy.children_end(within_s=ORPHAN_BOUND_S)
+
+
+async def test_kill_9_leaves_no_upstream_process(bench: Bench) -> None:
+    legacy = await bench.legacy("stdio")
+    proxy = await bench.proxy(legacy.upstream, SETTINGS)
+    client = await bench.client(proxy)
+    await start_tasks(client)
+    assert proxy.children(), "the upstream runs"
+
+    await proxy.kill9()
+
+    await proxy.children_end(within_s=ORPHAN_BOUND_S)

@@ -1,0 +1,275 @@
+"""The command: what it runs, what it prints, and the one line it says when it cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from proxy import __version__
+from proxy.cli import run
+from proxy.config import Config
+from proxy.errors import ConfigError
+from proxy.sources import load
+from tests.restored_logging import restored_logging
+
+PYTHON = sys.executable
+LISTEN = ("--listen", "127.0.0.1:0")
+BOUND_AT = "http://127.0.0.1:4711/mcp"
+
+
+class Shell:
+    """Runs the command line in this process; `proxy.app` is replaced by `served`."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capfd = capfd
+        self.environ: dict[str, str] = {}
+        self.configs: list[Config] = []
+        self.fault: BaseException | None = None
+        self.out = self.err = ""
+        app = ModuleType("proxy.app")
+        app.serve = self._serve  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "proxy.app", app)
+
+    async def _serve(self, config: Config, *, ready: Callable[[str], None]) -> None:
+        self.configs.append(config)
+        if self.fault:
+            raise self.fault
+        ready(BOUND_AT)
+
+    def __call__(self, *arguments: str) -> int:
+        code = run(arguments, self.environ)
+        self.out, self.err = self._capfd.readouterr()
+        return code
+
+    @property
+    def config(self) -> Config:
+        (config,) = self.configs
+        return config
+
+    def complaint(self, *arguments: str) -> str:
+        """The one line on stderr of a command that ends with exit code 2."""
+        assert self(*arguments) == 2
+        assert self.out == ""
+        assert self.configs == []
+        (line,) = self.err.splitlines()
+        assert line.startswith("mcp-taskproxy: error: ")
+        return line.removeprefix("mcp-taskproxy: error: ")
+
+
+@pytest.fixture
+def shell(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    with restored_logging():
+        yield Shell(capfd, monkeypatch)
+
+
+# What is run.
+
+
+def test_the_command_behind_the_dashes_keeps_its_own_flags(shell: Shell) -> None:
+    theirs = (PYTHON, "--config", "x", "--help", "--", "check-config", "--listen=1")
+    assert shell(*LISTEN, "--", *theirs) == 0
+    assert shell.config.upstream.command == theirs
+    assert shell.config.listen == "127.0.0.1:0"
+
+
+def test_every_flag_reaches_its_setting(shell: Shell) -> None:
+    flags = ("--threshold", "5s", "--store=memory:", "--log-level", "debug", "--log-format", "json")
+    assert shell(*LISTEN, "--upstream", "http://h/mcp", *flags) == 0
+    config = shell.config
+    assert config.upstream.url == "http://h/mcp"
+    assert config.tasks.threshold == 5.0
+    assert config.store.url == "memory:"
+    assert (config.log.level, config.log.format) == ("debug", "json")
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("{listen: '127.0.0.1:1', drain: 1s, path: /x, upstream: {url: 'http://file/mcp'}}")
+    shell.environ = {
+        "MCP_TASKPROXY_CONFIG": str(file),
+        "MCP_TASKPROXY_LISTEN": "127.0.0.1:2",
+        "MCP_TASKPROXY_DRAIN": "2s",
+    }
+    assert shell(*LISTEN) == 0
+    assert (shell.config.listen, shell.config.drain, shell.config.path) == ("127.0.0.1:0", 2.0, "/x")
+
+
+def test_the_start_up_line_says_what_is_served_where_to_whom_with_which_store(shell: Shell) -> None:
+    assert shell(*LISTEN, "--store", "memory:", "--upstream", "http://h/mcp") == 0
+    (line,) = shell.err.splitlines()
+    assert shell.out == ""
+    assert line.split(" ", 1)[1] == (
+        f"info    proxy_started upstream=h from=http://h/mcp at={BOUND_AT}"
+        ' to="this machine only" store="memory: results do not survive a restart"'
+    )
+
+
+def test_an_open_bind_is_announced_loudly(shell: Shell) -> None:
+    """HTTP-004, T25-SEC-011: without authentication, an open bind is said so."""
+    assert shell("--listen", "0.0.0.0:0", "--upstream", "http://h/mcp") == 0
+    lines = shell.err.splitlines()
+    assert 'to="the NETWORK, without authentication"' in lines[0]
+    assert "warning open_without_authentication" in lines[1]
+
+
+# What is printed.
+
+
+def test_check_config_prints_settings_that_can_be_loaded_again(shell: Shell, tmp_path: Path) -> None:
+    flags = (*LISTEN, "--threshold", "250ms")
+    assert shell("check-config", *flags, "--", "no-such-program", "-y") == 0
+    assert (shell.err, shell.configs) == ("", [])
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(shell.out)
+    expected = {"--listen": "127.0.0.1:0", "--threshold": "250ms", "command": ["no-such-program", "-y"]}
+    assert load(printed, {}, {}) == load(None, {}, expected)
+
+
+def test_check_config_may_stand_after_the_flags(shell: Shell) -> None:
+    assert shell(*LISTEN, "check-config", "--", "x") == 0
+    assert yaml.safe_load(shell.out)["upstream"]["command"] == ["x"]
+
+
+def test_check_config_hides_what_may_be_secret(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("upstream: {command: [x], env: {API_KEY: s3cret}}")
+    assert shell("check-config", "--config", str(file)) == 0
+    assert yaml.safe_load(shell.out)["upstream"]["env"] == {"API_KEY": "***"}
+    assert shell("check-config", *LISTEN, "--upstream", "http://h/mcp?key=s3cret") == 0
+    assert yaml.safe_load(shell.out)["upstream"]["url"] == "http://h/mcp?***"
+
+
+def test_check_config_complains_as_a_start_would(shell: Shell) -> None:
+    assert shell.complaint("check-config", *LISTEN, "--threshold", "2", "--", "x").startswith(
+        "--threshold: tasks.threshold: found '2'; a duration with its unit is needed"
+    )
+
+
+def test_help_fits_one_screen_and_shows_the_forms(shell: Shell) -> None:
+    assert shell("--help") == 0
+    lines = shell.out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    for form in (
+        "mcp-taskproxy -- CMD ARGS…",
+        "mcp-taskproxy --listen 127.0.0.1:8080 -- CMD ARGS…",
+        "mcp-taskproxy --listen 127.0.0.1:8080 --upstream URL",
+        "mcp-taskproxy --config FILE",
+    ):
+        assert f"  {form} " in shell.out
+
+
+def test_the_version(shell: Shell) -> None:
+    assert shell("--version") == 0
+    assert shell.out == f"mcp-taskproxy {__version__}\n"
+
+
+# What the operator gets wrong.
+
+
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (("--treshold", "2s"), "No such option '--treshold'. Did you mean '--threshold'?"),
+        (("--listen",), "Option '--listen' requires an argument."),
+        (("npx", "-y", "server"), "unexpected 'npx': the server's command goes after --"),
+        ((*LISTEN, "server"), "unexpected 'server': the server's command goes after --"),
+        ((), "nothing to serve: put the server's command after --, or add --upstream URL or --config FILE"),
+        (
+            ("--", "x"),
+            "listen: stdio towards clients comes in a later release; for now add --listen 127.0.0.1:8080",
+        ),
+        ((*LISTEN, "--"), "command: upstream.command: the command has no words"),
+        (
+            (*LISTEN, "--upstream", "http://h", "--", "x"),
+            "--upstream and command: upstream: command and url are both given; an upstream has one of them",
+        ),
+        (
+            (*LISTEN, "--", "no-such-program"),
+            "upstream.command: no program 'no-such-program' that can be run",
+        ),
+        ((*LISTEN, "--", "/dev/null"), "upstream.command: no program '/dev/null' that can be run"),
+        ((*LISTEN, "--", ""), "upstream.command: no program '' that can be run"),
+        (("--config", "/no/such/file"), "/no/such/file: cannot be read: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_one_line(shell: Shell, arguments: tuple[str, ...], line: str) -> None:
+    assert shell.complaint(*arguments) == line
+
+
+def test_the_program_is_looked_up_where_it_will_run(shell: Shell, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "server"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for settings in (
+        {"command": ["server"], "env": {"PATH": str(program.parent)}},
+        {"command": ["./bin/server"], "cwd": str(tmp_path)},
+        {"command": [str(program)]},
+    ):
+        file = tmp_path / "f.yaml"
+        file.write_text(yaml.safe_dump({"upstream": settings}))
+        assert shell("--config", str(file)) == 0, shell.err
+    file.write_text(yaml.safe_dump({"upstream": {"command": ["sh"], "cwd": "/no/such"}}))
+    shell.configs.clear()
+    assert shell.complaint("--config", str(file)) == "upstream.cwd: no directory '/no/such'"
+
+
+# What goes wrong while it serves.
+
+
+@pytest.mark.parametrize(
+    "fault", [ConfigError("port 1 is\nin use"), ExceptionGroup("g", [ConfigError("port 1 is in use")])]
+)
+def test_an_operators_fault_at_the_start_is_one_line(shell: Shell, fault: Exception) -> None:
+    shell.fault = fault
+    assert shell(*LISTEN, "--upstream", "http://h") == 2
+    assert shell.err == "mcp-taskproxy: error: port 1 is in use\n"
+
+
+def test_a_fault_of_ours_is_one_line(shell: Shell) -> None:
+    shell.fault = ExceptionGroup("g", [KeyError("x")])
+    assert shell(*LISTEN, "--upstream", "http://h") == 1
+    assert shell.err == "mcp-taskproxy: error: KeyError: 'x'\n"
+
+
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_at_debug_a_fault_of_ours_has_its_traceback(shell: Shell, by: str) -> None:
+    shell.fault = KeyError("x")
+    flags = ("--log-level", "debug") if by == "flag" else ()
+    shell.environ = {} if by == "flag" else {"MCP_TASKPROXY_LOG__LEVEL": "debug"}
+    assert shell(*LISTEN, *flags, "--upstream", "http://h") == 1
+    assert "Traceback" in shell.err
+    assert shell.err.endswith("mcp-taskproxy: error: KeyError: 'x'\n")
+
+
+def test_an_interrupt_ends_quietly(shell: Shell) -> None:
+    shell.fault = KeyboardInterrupt()
+    assert shell(*LISTEN, "--upstream", "http://h") == 130
+    assert shell.err == ""
+
+
+# The same from outside.
+
+
+def outside(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [PYTHON, "-m", "proxy", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, env=environ)
+
+
+def test_as_a_process() -> None:
+    wrong = outside(*LISTEN, "--", "no-such-program")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert (
+        wrong.stderr
+        == "mcp-taskproxy: error: upstream.command: no program 'no-such-program' that can be run\n"
+    )
+    right = outside("check-config", *LISTEN, "--", "x")
+    assert (right.returncode, right.stderr) == (0, "")
+    assert yaml.safe_load(right.stdout)["listen"] == "127.0.0.1:0"
