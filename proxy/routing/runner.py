@@ -9,7 +9,7 @@ an update may meet at any point. Contract sections 4 and 9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -88,10 +88,10 @@ class Runner:
             task_status.started()
             await anyio.sleep_forever()
 
-    def spawn(self, work: Callable[..., object], *args: object) -> None:
+    def spawn(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run something of ours beyond the request that asked for it."""
         assert self._tasks is not None  # `run` is running
-        self._tasks.start_soon(work, *args)  # type: ignore[arg-type]
+        self._tasks.start_soon(_guarded, work, args)
 
     def give_up_waiting(self) -> None:
         """At the end of the drain: calls that clients still wait for are answered with an error."""
@@ -140,6 +140,9 @@ class Runner:
                     await self._call_upstream(call, session)
         except ProxyError as exc:
             call.lose(exc)
+        except Exception:
+            call.lose(ProxyError("internal error of the proxy; the outcome of the call is unknown"))
+            raise
         finally:
             self._calls.discard(call)
             self._ends.beat()
@@ -231,6 +234,10 @@ class Runner:
                 shown.update(r.key for r in task.inputs)
         except TaskNotFound:
             log.error("task_vanished", task=task_hash(task.id))
+        except Exception:
+            call.lose(ProxyError("internal error of the proxy; the outcome of the call is unknown"))
+            task = await self._store_step(task, Step(lambda t, now: self._ending(call, t, now)))
+            raise
         finally:
             del self._live[task.id]
             call.stop("the task has ended")
@@ -247,9 +254,7 @@ class Runner:
         gone = {r.key for r in task.inputs} - call.questions.keys()
         if gone:
             return Step(lambda t, now: lifecycle.withdrawn(t, gone, now))
-        text = call.progress_text or (
-            "Waiting for an upstream process." if call.waiting_for_process else None
-        )
+        text = WAITING_FOR_PROCESS if call.sent_at is None else call.progress_text
         if text is not None and task.status is TaskStatus.WORKING and text != task.status_message:
             return Step(lambda t, now: lifecycle.noted(t, text, now), may_be_lost=True)
         return None
@@ -361,6 +366,14 @@ class Runner:
         call = self._live.get(task_id)
         if call is not None:
             call.stop("the task was cancelled")
+
+
+async def _guarded(work: Callable[..., Awaitable[None]], args: tuple[object, ...]) -> None:
+    """A fault of ours in the work of one call is told loudly, and does not end all the others."""
+    try:
+        await work(*args)
+    except Exception:  # noqa: BLE001 - see above
+        log.exception("work_failed", work=getattr(work, "__name__", str(work)))
 
 
 @dataclass(frozen=True, slots=True)
