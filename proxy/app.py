@@ -193,6 +193,7 @@ def _session_maker(
             client=client,
             headers=lambda: credentials.headers(owner),
             clock=clock,
+            max_depth=config.limits.depth,
         )
 
     def make(owner: Owner, capabilities: ClientCapabilities, on_change: ChangeListener) -> LegacySession:

@@ -372,7 +372,7 @@ async def _guarded(work: Callable[..., Awaitable[None]], args: tuple[object, ...
     """A fault of ours in the work of one call is told loudly, and does not end all the others."""
     try:
         await work(*args)
-    except Exception:  # noqa: BLE001 - see above
+    except Exception:
         log.exception("work_failed", work=getattr(work, "__name__", str(work)))
 
 

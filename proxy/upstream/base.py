@@ -114,8 +114,8 @@ class Transport(Protocol):
         """Hand over one message. `call` is its id if it is a request, which may then be answered.
 
         Requests: returns once the message is on its way; what becomes of it is told to the receiver.
-        Others (notifications, responses): returns when it was accepted. Raises UpstreamClosed or
-        UpstreamUnavailable if it was not.
+        Others (notifications, responses): returns when it was accepted. Raises UpstreamError if it
+        was not.
         """
         ...
 

@@ -155,14 +155,17 @@ class ProcessGroup:
 
 
 def _only_zombies(group: int) -> bool:
-    """Whether what is left of the group is dead and waits for PID 1, which in containers may never reap."""
-    states = []
+    """Whether what is left of the group is dead and waits for others to reap it.
+
+    In a container without an init they may never do.
+    """
+    reapable = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone meanwhile
-            state, _parent, its_group = entry.read_bytes().rpartition(b")")[2].split()[:3]
+            state, parent, its_group = entry.read_bytes().rpartition(b")")[2].split()[:3]
             if int(its_group) == group:
-                states.append(state)
-    return bool(states) and all(state in b"ZX" for state in states)
+                reapable.append(state in b"ZX" and int(parent) != os.getpid())
+    return bool(reapable) and all(reapable)
 
 
 @contextmanager

@@ -66,7 +66,8 @@ async def hold(store: DiskStore) -> None:
     await anyio.sleep_forever()
 
 
-async def main(play: str, directory: str, durability: str) -> None:
+async def main(*arguments: str) -> None:
+    play, directory, durability = arguments
     plays = {"stream": stream, "once": once, "hold": hold}
     async with DiskStore(Path(directory), durability=Durability(durability), clock=ManualClock()) as store:
         await plays[play](store)

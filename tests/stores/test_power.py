@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,15 +51,14 @@ def trace(play: str, directory: Path, durability: str) -> list[Call]:
     return calls
 
 
-def first(calls: list[Call], after: int, what: str, matches: object) -> Call:
-    assert callable(matches)
+def first(calls: list[Call], after: int, what: str, matches: Callable[[Call], bool]) -> Call:
     for call in calls:
         if call.began > after and matches(call):
             return call
     raise AssertionError(f"no {what} after line {after} of the trace")
 
 
-def says(word: str) -> object:
+def says(word: str) -> Callable[[Call], bool]:
     return lambda call: (
         call.name == "write" and call.arguments.startswith("1<") and f'"{word}' in call.arguments
     )

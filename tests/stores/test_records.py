@@ -15,10 +15,21 @@ from proxy.stores.records import (
     seal,
     unseal,
 )
+from proxy.tasks.task import InputAnswer, InputRequest, Task, TaskStatus
 from tests.manual_clock import ManualClock
 from tests.stores.records import a_task, asked, cancelled, completed, failed
 
-OLDEST = bytes.fromhex("00")
+FORMAT_1 = bytes.fromhex(
+    "74707801ee72c6f77fe7f4843c3bb96a1e0184da81a47461736bde0012a26964d9247470782d30303030303030303030"
+    "30303030303030303030303030303030303030303030a56f776e6572a5616c696365a66d6574686f64aa746f6f6c732f"
+    "63616c6ca46e616d65ab747261696e5f6d6f64656cad637265617465645f61745f6d73cf000001a3185c5000ad757064"
+    "617465645f61745f6d73cf000001a3185c5bb8ac726574656e74696f6e5f6d73cdea60a6737461747573ae696e707574"
+    "5f7265717569726564ae7374617475735f6d657373616765c0a6696e707574739184a36b6579a7696e7075742d32a66d"
+    "6574686f64b2656c696369746174696f6e2f637265617465a6706172616d73c4027b7dab7175657374696f6e5f6964c4"
+    "0522712d3222a7616e73776572739183a36b6579a7696e7075742d31ab7175657374696f6e5f6964c40131a576616c75"
+    "65c4027b7da86e6578745f6b657903a674746c5f6d73c0b0706f6c6c5f696e74657276616c5f6d73c0a6726573756c74"
+    "c0a56572726f72c0ab7365727665725f696e666fc0a87265766973696f6e02"
+)  # as the first version wrote it
 
 
 def test_every_kind_of_record_comes_back_equal() -> None:
@@ -34,6 +45,23 @@ def test_every_kind_of_record_comes_back_equal() -> None:
         assert decode(encode(Record(task=state))) == Record(task=state)
     large = Record(task=task, result_file="f" * 32, result_size=1 << 40)
     assert decode(encode(large)) == large
+
+
+def test_a_record_of_format_1_is_read_for_ever() -> None:
+    assert decode(FORMAT_1).task == Task(
+        id="tpx-" + "0" * 32,
+        owner="alice",
+        method="tools/call",
+        name="train_model",
+        created_at_ms=1_800_000_000_000,
+        updated_at_ms=1_800_000_003_000,
+        retention_ms=60_000,
+        status=TaskStatus.INPUT_REQUIRED,
+        inputs=(InputRequest("input-2", "elicitation/create", b"{}", b'"q-2"'),),
+        answers=(InputAnswer("input-1", b"1", b"{}"),),
+        next_key=3,
+        revision=2,
+    )
 
 
 def test_text_that_utf8_cannot_hold_comes_back_equal() -> None:
