@@ -183,4 +183,6 @@ def reason_of(exc: BaseException) -> str:
     """Why a read or write failed, in the words of the system; without paths, for clients see it."""
     if isinstance(exc, OSError) and exc.strerror:
         return exc.strerror.lower()
+    if isinstance(exc, sqlite3.Error) and not hasattr(exc, "sqlite_errorcode"):
+        return "unreadable row"  # an error of the Python module, not of SQLite, may quote the row
     return str(exc)

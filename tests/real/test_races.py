@@ -16,7 +16,7 @@ import pytest
 from tests.real.bench import Bench
 from tests.real.legacy import Legacy, Transport
 from tests.real.modern_client import ELICITATION, Answer, ModernClient
-from tests.real.waiting import asked_until, together, until
+from tests.real.waiting import asked_until, until
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,6 @@ ASKS: Final = "test_input_required_result_elicitation"
 READ_ID: Final = 7
 
 ROUNDS: Final = 200
-AT_ONCE: Final = 4
 FIRST_LAG_S: Final = 0.002
 LAG_STEP: Final = 1.5
 
@@ -41,6 +40,8 @@ async def test_cancel_and_result_released_together_leave_one_outcome(bench: Benc
     """The answer that lets the tool finish, and a cancel a moment later.
 
     The moment is moved so that either wins about as often: later after a cancel won, sooner after it lost.
+    Servers on the Python SDK 1.x die now and then when a cancel crosses their answer; so there is one race
+    at a time, and a call that such an end cut off is made again.
     """
     legacy = await bench.legacy("stdio")
     settings = {"tasks": {"tools": [{"match": ASKS, "input": "task"}]}}
@@ -48,14 +49,12 @@ async def test_cancel_and_result_released_together_leave_one_outcome(bench: Benc
     client = await bench.client(proxy, capabilities=ELICITATION)
     outcomes: Counter[str] = Counter()
 
-    async def rounds(lag_s: float) -> None:
-        for _ in range(ROUNDS // AT_ONCE):
+    lag_s = FIRST_LAG_S
+    with anyio.fail_after(120):
+        for _ in range(ROUNDS):
             outcome = await one_race(client, lag_s)
             lag_s = lag_s * LAG_STEP if outcome == "cancelled" else lag_s / LAG_STEP
             outcomes[outcome] += 1
-
-    with anyio.fail_after(90):
-        await together(rounds(FIRST_LAG_S) for _ in range(AT_ONCE))
 
     assert set(outcomes) == {"completed", "cancelled"}
     assert outcomes.total() == ROUNDS
@@ -63,7 +62,7 @@ async def test_cancel_and_result_released_together_leave_one_outcome(bench: Benc
 
 async def one_race(client: ModernClient, lag_s: float) -> str:
     """How it ended; every read after the end is the same."""
-    task = (await client.call_tool(ASKS)).task_id
+    task = (await until_served(client, ASKS)).task_id
     asked = await client.wait_task(task, {"input_required"}, every_s=0.01)
     [key] = asked.result["inputRequests"]
 
@@ -159,16 +158,16 @@ async def test_an_upstream_that_crashes_fails_its_tasks_and_the_next_call_works(
     assert lost.result["status"] == "failed"
     assert lost.result["error"]["code"] == -32603
     assert lost.result["error"]["message"]
-    assert (await call_until_served(client)).text == "Hello, again!"
+    assert (await until_served(client, "greet", {"name": "again"})).text == "Hello, again!"
     assert legacy.labels("start")["lost"] == 1
 
 
-async def call_until_served(client: ModernClient) -> Answer:
-    """An upstream that just crashed may be held off for a moment; then it is tried afresh."""
+async def until_served(client: ModernClient, tool: str, arguments: dict[str, Any] | None = None) -> Answer:
+    """An upstream that just ended may be held off for a moment; then it is tried afresh."""
     return await asked_until(
-        lambda: client.call_tool("greet", {"name": "again"}),
+        lambda: client.call_tool(tool, arguments),
         lambda answer: "result" in answer.message,
-        "a call is served after the crash",
+        f"{tool} is served after the upstream ended",
     )
 
 

@@ -60,7 +60,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
 
 def test_a_path_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path) -> None:
     (file := tmp_path / "file").touch()
-    for path in (file, file / "below"):
+    for path in (file, file / "below", Path("/proc/taskproxy")):
         with pytest.raises(ConfigError) as refused:
             HeldDirectory(path)
         assert str(path) in refused.value.message

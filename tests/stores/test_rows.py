@@ -5,6 +5,7 @@ Contract section 8: "The store never unpickles".
 
 from __future__ import annotations
 
+import pickle  # noqa: TID251 - what an attacker would plant
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -45,9 +46,14 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def marker(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "exploded"
-    assert not (tmp_path / "exploded").exists()
+def bomb(tmp_path: Path) -> Iterator[bytes]:
+    """A pickle that was seen to explode, and must not do so again."""
+    marker = tmp_path / "exploded"
+    bomb = pickle.dumps(Bomb(marker))
+    pickle.loads(bomb)
+    marker.unlink()
+    yield bomb
+    assert not marker.exists()
 
 
 def plant(
@@ -83,9 +89,7 @@ def reopened(directory: Path) -> tuple[OpenStore, list[str]]:
     return opened, [f"{log['event']}: {log['reason']}" for log in logs]
 
 
-def test_pickled_rows_are_set_aside_unread(directory: Path, marker: Path) -> None:
-    pickle = pytest.importorskip("pickle")
-    bomb = pickle.dumps(Bomb(marker))
+def test_pickled_rows_are_set_aside_unread(directory: Path, bomb: bytes) -> None:
     task = a_task(CLOCK)
     plant(directory, b"tpx-a", bomb, mode=MODE_PICKLE)
     plant(directory, bomb, encode(Record(task=task)), raw=0)
@@ -206,9 +210,7 @@ def test_the_table_takes_bytes_only(directory: Path, thing: object) -> None:
         assert list(cache) == []
 
 
-def test_the_table_gives_bytes_only(directory: Path, marker: Path) -> None:
-    pickle = pytest.importorskip("pickle")
-    bomb = pickle.dumps(Bomb(marker))
+def test_the_table_gives_bytes_only(directory: Path, bomb: bytes) -> None:
     plant(directory, b"value", bomb, mode=MODE_PICKLE)
     plant(directory, b"text", "text")
     with closing(open_cache(directory, synced=False)) as cache:
