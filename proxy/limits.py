@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 from typing import Final
 
 from proxy.clock import Clock
@@ -57,8 +58,13 @@ class PollLimit:
         now, burst = self._clock.monotonic(), max(1.0, self._per_second)
         at, tokens = self._buckets.pop(task_id, (now, burst))
         tokens = min(burst, tokens + (now - at) * self._per_second)
-        self._buckets[task_id] = (now, max(0.0, tokens - 1))
+        served = tokens >= 1
+        # A refused poll costs nothing: else who polls a little too fast would never be served again.
+        self._buckets[task_id] = (now, tokens - 1 if served else tokens)
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
-        if tokens < 1:
-            raise LimitReached("this task is polled too fast (limits.polls_per_task)", retry_after_s=1)
+        if not served:
+            raise LimitReached(
+                "this task is polled too fast (limits.polls_per_task)",
+                retry_after_s=ceil((1 - tokens) / self._per_second),
+            )

@@ -6,11 +6,11 @@ Endpoint".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 from proxy.errors import AccessDenied
 from proxy.protocol import names
@@ -18,6 +18,9 @@ from proxy.protocol import names
 EXPOSED: Final = ", ".join((names.H_SESSION_ID, "WWW-Authenticate", names.H_PROTOCOL_VERSION))
 ALLOWED_METHODS: Final = "GET, POST, DELETE"
 PREFLIGHT_MAX_AGE_S: Final = 600
+_ORIGIN: Final = re.compile(r"https?://(?P<host>[!-.0-~]+)\Z")  # visible ASCII, no slash: it is echoed
+_PORT: Final = re.compile(r":[0-9]*\Z")
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+\Z")
 _STANDARD_HEADERS: Final = (
     "authorization",
     "content-type",
@@ -32,7 +35,7 @@ _STANDARD_HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`allowed_hosts` without ports; `check_host` where the bind is loopback or hosts are configured."""
+    """Host is checked where the bind is loopback or hosts are allowed by name; without a port: at any."""
 
     is_loopback: bool
     allowed_hosts: frozenset[str]
@@ -40,20 +43,22 @@ class Guard:
 
     def check(self, host: str | None, origin: str | None) -> None:
         """Raise AccessDenied (403) unless both may pass. No Origin is no browser, and passes."""
-        if self.is_loopback or self.allowed_hosts:
-            name = _host_name(host or "")
-            if name not in self.allowed_hosts and not (self.is_loopback and _is_loopback(name)):
-                raise AccessDenied(f"Host {host!r} is not allowed here (allowed_hosts)")
+        if (self.is_loopback or self.allowed_hosts) and not self._allows_host((host or "").lower()):
+            raise AccessDenied(f"Host {host!r} is not allowed here (allowed_hosts)")
         if origin is not None and not self.allows_origin(origin):
             raise AccessDenied(f"Origin {origin!r} is not allowed here (allowed_origins)")
+
+    def _allows_host(self, host: str) -> bool:
+        name = _without_port(host)
+        if host in self.allowed_hosts or name in self.allowed_hosts:
+            return True
+        return self.is_loopback and _is_loopback(name)
 
     def allows_origin(self, origin: str) -> bool:
         if origin in self.allowed_origins:
             return True
-        if not self.is_loopback:
-            return False
-        parts = urlsplit(origin)
-        return parts.scheme in ("http", "https") and _is_loopback(_host_name(parts.netloc))
+        match = _ORIGIN.match(origin.lower())
+        return self.is_loopback and match is not None and _is_loopback(_without_port(match["host"]))
 
     def cors_headers(self, origin: str | None) -> list[tuple[str, str]]:
         """For every response to a browser page that may talk to us, errors included."""
@@ -68,7 +73,7 @@ class Guard:
     def preflight_headers(self, requested: str) -> list[tuple[str, str]]:
         """`requested` is Access-Control-Request-Headers; MCP's own and any `Mcp-Param-*` are allowed."""
         prefix = names.H_PARAM_PREFIX.lower()
-        params = [h for h in _words(requested) if h.startswith(prefix)]
+        params = [h for h in _words(requested) if h.startswith(prefix) and _TOKEN.match(h)]
         return [
             ("Access-Control-Allow-Methods", ALLOWED_METHODS),
             ("Access-Control-Allow-Headers", ", ".join([*_STANDARD_HEADERS, *params])),
@@ -80,17 +85,15 @@ def _words(header: str) -> Iterable[str]:
     return filter(None, (word.strip().lower() for word in header.split(",")))
 
 
-def _host_name(host: str) -> str:
-    """Without port; brackets of IPv6 taken off."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+def _without_port(host: str) -> str:
+    return _PORT.sub("", host)
 
 
 def _is_loopback(name: str) -> bool:
+    """`name` as in a Host header: lower case, an IPv6 address in brackets."""
     if name == "localhost":
         return True
     try:
-        return ip_address(name).is_loopback
+        return ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
         return False

@@ -6,8 +6,10 @@ waits. Contract section 3, "Validation"; Streamable HTTP 2026-07-28, "Server Val
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
 
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.eras.era import Era, client_era
@@ -18,6 +20,27 @@ from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, decod
 from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestId, parse
 from proxy.protocol.param_headers import HeaderValueError, decode_value
 from proxy.routing.base import ClientRequest
+
+
+
+_ANSWERS: Final = ("inputResponses", "requestState")
+_READ_OF_PARAMS: Final[Mapping[str, Sequence[str]]] = {
+    names.TOOLS_CALL: ("name", "arguments", *_ANSWERS),
+    names.PROMPTS_GET: ("name", *_ANSWERS),
+    names.RESOURCES_READ: ("uri", *_ANSWERS),
+    names.TASKS_GET: ("taskId",),
+    names.TASKS_UPDATE: ("taskId", "inputResponses"),
+    names.TASKS_CANCEL: ("taskId",),
+    names.SUBSCRIPTIONS_LISTEN: ("notifications",),
+}
+"""The members of params that something here or below reads; they must not stand twice (BASE-001)."""
+
+_READ_OF_META: Final = (
+    names.META_PROTOCOL_VERSION,
+    names.META_CLIENT_CAPABILITIES,
+    names.META_LOG_LEVEL,
+    names.META_PROGRESS_TOKEN,
+)
 
 
 class Rejection(Exception):
@@ -43,9 +66,16 @@ class Headers:
         return found[0] if found else None
 
     def params(self) -> dict[str, str]:
-        """`Mcp-Param-*` by what stands after the prefix, in lower case."""
+        """`Mcp-Param-*` by what stands after the prefix, in lower case.
+
+        Different values of one name are one list (RFC 9110, "Field Lines and Combined Field Value").
+        """
         prefix = names.H_PARAM_PREFIX.lower()
-        return {key.removeprefix(prefix): value for key, value in self.values if key.startswith(prefix)}
+        found: dict[str, dict[str, None]] = {}
+        for key, value in self.values:
+            if key.startswith(prefix):
+                found.setdefault(key.removeprefix(prefix), {})[value.strip(" \t")] = None
+        return {name: ", ".join(values) for name, values in found.items()}
 
 
 def read_request(
@@ -60,7 +90,24 @@ def read_request(
         return message
     if not isinstance(message, Request):
         fault = "Invalid request: a client posts requests and notifications, not responses"
-        raise Rejection(message.id, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault, status=None))
+        raise Rejection(message.id, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
+    return read_modern(message, headers, owner, supported)
+
+
+def said_version(message: Request) -> bytes | None:
+    """The raw value of the version key in `_meta`: whatever it is, its presence makes a message modern."""
+    params = _object(message.params)
+    try:
+        meta = params.object(names.META) if params is not None else None
+        return meta.get(names.META_PROTOCOL_VERSION) if meta is not None else None
+    except DuplicateMember:
+        return b"null"  # given twice: modern all the same, and refused as such
+
+
+def read_modern(
+    message: Request, headers: Headers | None, owner: Owner, supported: Sequence[str]
+) -> ClientRequest:
+    """The modern request that a message is. `headers` None: the transport has none. Raises Rejection."""
     try:
         return _modern_request(message, headers, owner, supported)
     except ProxyError as exc:
@@ -71,26 +118,26 @@ def read_request(
 
 
 def _modern_request(
-    message: Request, headers: Headers, owner: Owner, supported: Sequence[str]
+    message: Request, headers: Headers | None, owner: Owner, supported: Sequence[str]
 ) -> ClientRequest:
     params = _object(message.params)
     meta = params.object(names.META) if params is not None else None
-    version_header = headers.get(names.H_PROTOCOL_VERSION)
     has_version = meta is not None and names.META_PROTOCOL_VERSION in meta
-    if client_era(has_meta_version=has_version, version_header=version_header) is Era.LEGACY:
-        raise _unsupported(_legacy_version(message.method, params, version_header), supported)
+    hint = headers.get(names.H_PROTOCOL_VERSION) if headers is not None and not has_version else None
+    if client_era(has_meta_version=has_version, version_header=hint) is Era.LEGACY:
+        raise _unsupported(_legacy_version(message.method, params, hint), supported)
+    if params is not None:
+        _refuse_duplicates(params, _READ_OF_PARAMS.get(message.method, ()))
     if params is None or meta is None:
         raise _malformed(f"params.{names.META} is missing")
+    _refuse_duplicates(meta, _READ_OF_META)
     version, capabilities = _required_meta(meta)
-    if version_header is None:
-        raise _mismatch(f"{names.H_PROTOCOL_VERSION} is missing")
-    if version_header != version:
-        raise _mismatch(
-            f"{names.H_PROTOCOL_VERSION} {version_header!r} does not match {version!r} in params.{names.META}"
-        )
+    if headers is not None:
+        _check_version_header(headers.get(names.H_PROTOCOL_VERSION), version)
     if version not in names.MODERN_VERSIONS:
         raise _unsupported(version, supported)
-    _check_standard_headers(message.method, params, headers)
+    if headers is not None:
+        _check_standard_headers(message.method, params, headers)
     return ClientRequest(
         id=message.id,
         method=message.method,
@@ -99,8 +146,23 @@ def _modern_request(
         capabilities=capabilities,
         progress_token=_progress_token(meta),
         log_level=_log_level(meta),
-        param_headers=headers.params(),
+        param_headers=headers.params() if headers is not None else None,
     )
+
+
+def _refuse_duplicates(obj: RawObject, read: Sequence[str]) -> None:
+    """A fault of the envelope, whatever else is wrong. Raises DuplicateMember."""
+    for key in read:
+        obj.get(key)
+
+
+def _check_version_header(header: str | None, version: str) -> None:
+    if header is None:
+        raise _mismatch(f"{names.H_PROTOCOL_VERSION} is missing")
+    if header != version:
+        raise _mismatch(
+            f"{names.H_PROTOCOL_VERSION} {header!r} does not match {version!r} in params.{names.META}"
+        )
 
 
 def _required_meta(meta: RawObject) -> tuple[str, ClientCapabilities]:
@@ -114,11 +176,15 @@ def _required_meta(meta: RawObject) -> tuple[str, ClientCapabilities]:
     try:
         return version, ClientCapabilities.parse(declared)
     except ClientProtocolError as exc:
-        raise ClientProtocolError(exc.code, exc.message, status=_BAD_REQUEST) from exc
+        raise ClientProtocolError(exc.code, exc.message, status=HTTPStatus.BAD_REQUEST) from exc
 
 
 def _check_standard_headers(method: str, params: RawObject, headers: Headers) -> None:
-    """`Mcp-Method`, and `Mcp-Name` where the method has a name and the body gives one."""
+    """`Mcp-Method`, and `Mcp-Name` where the method has a name and the body gives one.
+
+    `Mcp-Name` may be absent on the three task methods alone, where contract and TX-HDR-001 want it: no
+    FastMCP 4 sends it there, and would have no tasks at all. One that differs is refused everywhere.
+    """
     given = headers.get(names.H_METHOD)
     if given is None:
         raise _mismatch(f"{names.H_METHOD} is missing")
@@ -130,6 +196,8 @@ def _check_standard_headers(method: str, params: RawObject, headers: Headers) ->
         return
     header = headers.get(names.H_NAME)
     if header is None:
+        if method in names.TASK_METHODS:
+            return
         raise _mismatch(f"{names.H_NAME} is missing")
     try:
         decoded = decode_value(header)
@@ -173,11 +241,9 @@ def _legacy_version(method: str, params: RawObject | None, header: str | None) -
     return asked or header or "2025-03-26"  # VER-020: assumed where nothing names one
 
 
-_BAD_REQUEST = ClientProtocolError(ErrorCode.INVALID_REQUEST, "").http_status
-
-
 def _malformed(what: str) -> ClientProtocolError:
-    return ClientProtocolError(ErrorCode.INVALID_PARAMS, f"Invalid params: {what}", status=_BAD_REQUEST)
+    fault = f"Invalid params: {what}"
+    return ClientProtocolError(ErrorCode.INVALID_PARAMS, fault, status=HTTPStatus.BAD_REQUEST)
 
 
 def _mismatch(what: str) -> ClientProtocolError:

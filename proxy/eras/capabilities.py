@@ -21,6 +21,7 @@ TASKS_REQUIRED: Final[Mapping[str, Any]] = {"extensions": {names.TASKS_EXTENSION
 """`requiredCapabilities` where the Tasks extension is missing."""
 
 _ASKING: Final = ("elicitation", "sampling", "roots")
+_FORM: Final = "form"  # the mode of an elicitation that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +39,20 @@ class ClientCapabilities:
     def parse(cls, raw: bytes) -> ClientCapabilities:
         """From the raw `clientCapabilities` of a modern request.
 
-        Raises ClientProtocolError -32602 if it, or a capability that we read, is not an object.
+        Raises ClientProtocolError -32602 if it, or a capability that we read, is not an object, and
+        DuplicateMember if one of them is given twice.
         """
-        declared = loads(raw) if raw[:1] == b"{" else None
-        if not isinstance(declared, dict):
-            raise _wrong_type("the value")
+        if raw[:1] != b"{":
+            raise _invalid("the value is not an object")
+        given = RawObject.parse(raw)
         for name in (*_ASKING, "extensions", "experimental"):
-            if name in declared and not isinstance(declared[name], dict):
-                raise _wrong_type(name)
-        extensions = dict(declared.pop("extensions", {}))
-        tasks = extensions.pop(names.TASKS_EXTENSION, None)
-        declared.pop("tasks", None)  # the 2025 slot: no meaning in the modern era, ours is no requestor
-        if extensions:
-            declared["extensions"] = extensions
-        if "roots" in declared:  # a modern client never announces changes of its roots
-            declared["roots"] = {k: v for k, v in declared["roots"].items() if k != "listChanged"}
-        return cls(json.dumps(declared, sort_keys=True, separators=(",", ":")), isinstance(tasks, dict))
+            _require_object(given, name)
+        extensions = given.object("extensions")
+        tasks = extensions is not None and _require_object(extensions, names.TASKS_EXTENSION)
+        try:
+            return cls(_canonical(_offered(loads(raw))), tasks)
+        except (ValueError, RecursionError) as exc:  # a number of Python's limits, or nested too deeply
+            raise _invalid(f"a value cannot be handed on: {exc}") from exc
 
     @property
     def may_be_asked(self) -> bool:
@@ -71,7 +70,7 @@ class ClientCapabilities:
         declared = self._set
         match method:
             case names.ELICITATION_CREATE:
-                return _missing_elicitation(declared.get("elicitation"), _text(_object(params), "mode"))
+                return _missing_elicitation(declared.get("elicitation"), _mode(_object(params)))
             case names.SAMPLING_CREATE_MESSAGE:
                 return _missing_sampling(declared.get("sampling"), _object(params))
             case names.ROOTS_LIST:
@@ -104,19 +103,13 @@ def missing_capability(required: Mapping[str, Any], why: str) -> ClientProtocolE
     )
 
 
-def _missing_elicitation(declared: Any, mode: str | None) -> Missing | None:
-    needed: dict[str, Any]
-    if mode == "url":
-        if declared is not None and "url" in declared:
-            return None
-        needed = {"elicitation": {"url": {}}}
-    else:
-        # An elicitation capability that names no mode means form (2025-11-25 and 2026-07-28, "Elicitation").
-        if declared is not None and ("form" in declared or "url" not in declared):
-            return None
-        needed = {"elicitation": {} if declared is None else {"form": {}}}
+def _missing_elicitation(declared: Any, mode: str) -> Missing | None:
+    # An elicitation capability that names no mode means form (2025-11-25 and 2026-07-28, "Elicitation").
+    if declared is not None and (mode in declared or (mode == _FORM and "url" not in declared)):
+        return None
+    needed: dict[str, Any] = {} if declared is None and mode == _FORM else {mode: {}}
     code = ErrorCode.METHOD_NOT_FOUND if declared is None else ErrorCode.INVALID_PARAMS
-    return Missing(needed, code)
+    return Missing({"elicitation": needed}, code)
 
 
 def _missing_sampling(declared: Any, params: RawObject) -> Missing | None:
@@ -134,16 +127,40 @@ def _object(params: bytes | None) -> RawObject:
         return RawObject.parse(b"{}")
 
 
-def _text(params: RawObject, name: str) -> str | None:
+def _mode(params: RawObject) -> str:
+    """The mode of an elicitation; one that is no text, or given twice, is no mode that anybody declared."""
     try:
-        return params.text(name)
+        return _FORM if "mode" not in params else params.text("mode") or ""
     except DuplicateMember:
-        return None
+        return ""
 
 
-def _wrong_type(what: str) -> ClientProtocolError:
+def _require_object(declared: RawObject, name: str) -> bool:
+    """Whether the capability is declared. Raises ClientProtocolError if it is no object."""
+    value = declared.get(name)
+    if value is not None and value[:1] != b"{":
+        raise _invalid(f"{name} is not an object")
+    return value is not None
+
+
+def _offered(declared: dict[str, Any]) -> dict[str, Any]:
+    """What upstream is told: the declared set without tasks, of either generation."""
+    extensions = {k: v for k, v in declared.pop("extensions", {}).items() if k != names.TASKS_EXTENSION}
+    declared.pop("tasks", None)  # the 2025 slot: no meaning in the modern era, ours is no requestor
+    if extensions:
+        declared["extensions"] = extensions
+    if "roots" in declared:  # a modern client never announces changes of its roots
+        declared["roots"] = {k: v for k, v in declared["roots"].items() if k != "listChanged"}
+    return declared
+
+
+def _canonical(value: dict[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _invalid(what: str) -> ClientProtocolError:
     return ClientProtocolError(
-        ErrorCode.INVALID_PARAMS, f"Invalid params: {names.META_CLIENT_CAPABILITIES}: {what} is not an object"
+        ErrorCode.INVALID_PARAMS, f"Invalid params: {names.META_CLIENT_CAPABILITIES}: {what}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from proxy.errors import ErrorCode, UpstreamProtocolError
 from proxy.protocol import names
-from proxy.protocol.envelope import JsonError, RawObject, dumps, elements, loads, splice
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, elements, loads, splice
 from proxy.protocol.jsonrpc import error_object
 
 CACHEABLE: Final = frozenset(
@@ -43,7 +43,7 @@ class ServerInfo:
         try:
             obj = RawObject.parse(initialize_result)
             version, capabilities = obj.text("protocolVersion"), obj.object("capabilities")
-            server_info = obj.object("serverInfo")
+            server_info, instructions = obj.object("serverInfo"), obj.text("instructions")
         except ValueError as exc:
             raise UpstreamProtocolError(f"the initialize result cannot be used: {exc}") from exc
         if version not in names.LEGACY_VERSIONS:
@@ -55,7 +55,7 @@ class ServerInfo:
             version,
             capabilities.raw if capabilities else b"{}",
             server_info.raw if server_info else None,
-            obj.get("instructions"),
+            obj.get("instructions") if instructions is not None else None,
         )
 
     def declares(self, group: str, member: str | None = None) -> bool:
@@ -121,15 +121,23 @@ def error_code(error: bytes) -> int | None:
     return code if isinstance(code, int) and not isinstance(code, bool) else None
 
 
+def error_message(error: bytes) -> str | None:
+    """The message of a raw error object, None if it has none, or not one."""
+    try:
+        return RawObject.parse(error).text("message")
+    except ValueError:
+        return None
+
+
 def lift_error(error: bytes) -> bytes:
     """A legacy error object with a code that a modern client may see (BASE-010, BASE-012, BASE-013)."""
-    code = error_code(error)
-    if code is None or RawObject.parse(error).text("message") is None:
+    code, message = error_code(error), error_message(error)
+    if code is None or message is None:
         return _wrapped(error, "the upstream sent a malformed error")
     if code == names.LEGACY_RESOURCE_NOT_FOUND:
         return splice(error, {"code": b"%d" % ErrorCode.INVALID_PARAMS})
     if code in _RESERVED_CODES:
-        return _wrapped(error, RawObject.parse(error).text("message") or "upstream error")
+        return _wrapped(error, message or "upstream error")
     return error
 
 
@@ -140,9 +148,12 @@ def _wrapped(error: bytes, message: str) -> bytes:
 
 def lift_question(method: str, params: bytes | None) -> bytes | None:
     """The params of a question as an input request has them: `elicitationId` is between upstream and us."""
-    if method == names.ELICITATION_CREATE and params is not None and b"elicitationId" in params:
+    if method != names.ELICITATION_CREATE or params is None or b"elicitationId" not in params:
+        return params
+    try:
         return splice(params, {"elicitationId": None})
-    return params
+    except JsonError:  # not an object
+        return params
 
 
 def url_elicitations(error: bytes) -> list[bytes]:
@@ -163,7 +174,10 @@ def with_progress_token(params: bytes, token: bytes) -> bytes:
 
 def with_subscription_id(params: bytes | None, subscription_id: bytes) -> bytes:
     """Notification params that say which subscription they belong to (2026-07-28, "Subscriptions")."""
-    obj = RawObject.parse(params if params is not None else b"{}")
-    meta = obj.object(names.META)
+    told = params if params is not None and params[:1] == b"{" else b"{}"
+    try:
+        meta = RawObject.parse(told).object(names.META)
+    except DuplicateMember:
+        meta = None
     tagged = splice(meta.raw if meta else b"{}", {names.META_SUBSCRIPTION_ID: subscription_id})
-    return splice(obj.raw, {names.META: tagged})
+    return splice(told, {names.META: tagged})

@@ -23,7 +23,7 @@ import msgspec
 
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
-_REGULAR_DEPTH: Final = 12  # nesting that one regular expression can follow; deeper values take the loop
+_REGULAR_DEPTH: Final = 64  # nesting that one regular expression follows; deeper values take a slow loop
 
 
 def _balanced(depth: int) -> re.Pattern[bytes]:
@@ -43,7 +43,8 @@ _SCALAR: Final = re.compile(rb"[^\s,\]}]+")
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _NOT_BRACKET: Final = bytes(set(range(256)) - set(b"[]{}"))
-_CHEAP_PASSES: Final = 16  # each pass peels at least one level; ordinary messages need a few
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_BLOCK: Final = 32  # brackets looked at together; well below any useful limit of depth
 _DELTA: Final = tuple(1 if c in b"[{" else -1 for c in range(256))
 
 
@@ -99,17 +100,17 @@ def _deeper_than(raw: bytes, limit: int) -> bool:
     skeleton = raw
     if b"\\" in skeleton:
         skeleton = skeleton.replace(b"\\\\", b"").replace(b'\\"', b"")
-    skeleton = skeleton.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+    skeleton = skeleton.translate(_ONE_KIND, _NOT_STRUCTURE).replace(b'""', b"")
     if b'"' in skeleton:  # some strings hold brackets
         skeleton = _STRING.sub(b"", skeleton).translate(None, _NOT_BRACKET)
-    if skeleton.count(b"[") + skeleton.count(b"{") <= limit:
-        return False
-    peeled = skeleton
-    for _ in range(min(_CHEAP_PASSES, limit // 2)):  # a pass peels two levels at most
-        peeled = peeled.replace(b"[]", b"").replace(b"{}", b"")
-        if not peeled:
-            return False
-    return any(depth > limit for depth in accumulate(map(_DELTA.__getitem__, skeleton)))
+    depth = 0
+    for start in range(0, len(skeleton), _BLOCK):
+        opened = skeleton.count(b"[", start, start + _BLOCK)
+        block = skeleton[start : start + _BLOCK]
+        if depth + opened > limit and max(accumulate(map(_DELTA.__getitem__, block), initial=depth)) > limit:
+            return True
+        depth += 2 * opened - len(block)
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class LineSplitter:
 
     def __init__(self, max_bytes: int, *, head_bytes: int = HEAD_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._head_bytes = head_bytes
+        self._head_bytes = min(head_bytes, max_bytes)  # so the same however the chunks are cut
         self._held = bytearray()
         self._skipping = False
 

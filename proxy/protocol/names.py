@@ -98,5 +98,8 @@ NAME_MEMBER: Final = {
 }
 """The member of params that `Mcp-Name` mirrors, by method."""
 
+TASK_METHODS: Final = frozenset({TASKS_GET, TASKS_UPDATE, TASKS_CANCEL})
+"""Methods of the Tasks extension."""
+
 CARRIES_INPUT: Final = frozenset({TOOLS_CALL, PROMPTS_GET, RESOURCES_READ})
 """Methods that an InputRequiredResult may answer (MRTR, "Supported Requests")."""

@@ -10,15 +10,22 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from decimal import Decimal
+from itertools import islice
+from typing import Any, Final, TypeAlias
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 _VISIBLE: Final = re.compile(r"[\x21-\x7e\x20\t]*\Z")
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.0+)?\Z")
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=\Z", re.DOTALL)
-_MIRRORED_TYPES: Final = frozenset({"string", "integer", "boolean"})
+_MIRRORED_TYPES: Final = ("string", "integer", "boolean")
+MAX_MIRRORED: Final = 1_000  # of one tool; no HTTP server takes that many headers
+
+_Path: TypeAlias = "tuple[_Path, str] | None"
+"""Names from a property up to the root: a step costs the same at any depth."""
 
 
 class HeaderValueError(ValueError):
@@ -34,21 +41,37 @@ class MirroredParam:
 
 
 def mirrored_params(input_schema: Any) -> tuple[MirroredParam, ...]:
-    """The annotations of a tool's input schema that follow the rules; the others are not recognised."""
-    found: list[MirroredParam] = []
-    stack: list[tuple[tuple[str, ...], Any]] = [((), input_schema)]
+    """The annotations of a tool's input schema that follow the rules; the others are not recognised.
+
+    Of annotations that name one header, none can be followed. Not more than MAX_MIRRORED are looked at.
+    """
+    found = [MirroredParam(h, _names(path)) for h, path in islice(_annotations(input_schema), MAX_MIRRORED)]
+    spellings = Counter(param.header.lower() for param in found)
+    return tuple(param for param in found if spellings[param.header.lower()] == 1)
+
+
+def _annotations(input_schema: Any) -> Iterator[tuple[str, _Path]]:
+    stack: list[tuple[_Path, Any]] = [(None, input_schema)]
     while stack:
         path, schema = stack.pop()
-        if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        if not isinstance(properties, dict):
             continue
-        for name, sub in schema["properties"].items():
+        for name, sub in properties.items():
             if not isinstance(sub, dict):
                 continue
             header = sub.get("x-mcp-header")
             if isinstance(header, str) and _TOKEN.match(header) and sub.get("type") in _MIRRORED_TYPES:
-                found.append(MirroredParam(header, (*path, name)))
-            stack.append(((*path, name), sub))
-    return tuple(found)
+                yield header, (path, name)
+            stack.append(((path, name), sub))
+
+
+def _names(path: _Path) -> tuple[str, ...]:
+    names: list[str] = []
+    while path is not None:
+        path, name = path
+        names.append(name)
+    return tuple(reversed(names))
 
 
 def decode_value(value: str) -> str:
@@ -104,5 +127,5 @@ def _equal(header: str, value: Any) -> bool:
     if isinstance(value, bool):
         return header == ("true" if value else "false")
     if isinstance(value, int | float):
-        return bool(_NUMBER.match(header)) and float(header) == float(value)
+        return bool(_NUMBER.match(header)) and Decimal(header) == Decimal(value)  # exact at any size
     return isinstance(value, str) and header == value

@@ -8,7 +8,6 @@ and fits only the retry of the very call it was made for. MRTR 2026-07-28, "Serv
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import struct
@@ -18,6 +17,7 @@ from typing import Final
 NONCE_BYTES: Final = 16
 _SIGNATURE_BYTES: Final = 32
 _PURPOSE: Final = b"mcp-taskproxy requestState 1"  # keeps signatures apart from other uses of the key
+_NOT_VALID: Final = "requestState is not valid for this request"
 
 
 class InvalidState(ValueError):
@@ -36,22 +36,34 @@ class Claim:
 def seal(key: bytes, nonce: bytes, expires_ms: int, claim: Claim) -> str:
     """The text of a new state. `nonce` is NONCE_BYTES random bytes, `expires_ms` wall time."""
     body = nonce + struct.pack(">Q", expires_ms)
-    return base64.urlsafe_b64encode(body + _sign(key, body, claim)).decode("ascii").rstrip("=")
+    return _text(body + _sign(key, body, claim))
 
 
 def unseal(key: bytes, text: str, now_ms: int, claim: Claim) -> bytes:
     """The nonce of a state that is whole, in time and for this claim. Raises InvalidState otherwise."""
-    try:
-        data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (ValueError, binascii.Error):
-        raise InvalidState("requestState is not valid for this request") from None
+    data = _data(text)
     body, signature = data[:-_SIGNATURE_BYTES], data[-_SIGNATURE_BYTES:]
     if len(body) != NONCE_BYTES + 8 or not hmac.compare_digest(signature, _sign(key, body, claim)):
-        raise InvalidState("requestState is not valid for this request")
+        raise InvalidState(_NOT_VALID)
     (expires_ms,) = struct.unpack(">Q", body[NONCE_BYTES:])
     if now_ms >= expires_ms:
         raise InvalidState("requestState has expired")
     return body[:NONCE_BYTES]
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
+
+
+def _data(text: str) -> bytes:
+    """Only of the one spelling that `_text` gives: base64 has others, in its last bits and its alphabet."""
+    try:
+        data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+    except ValueError:  # not ASCII, or not base64
+        raise InvalidState(_NOT_VALID) from None
+    if _text(data) != text:
+        raise InvalidState(_NOT_VALID)
+    return data
 
 
 def _sign(key: bytes, body: bytes, claim: Claim) -> bytes:

@@ -28,9 +28,6 @@ REMOVED: Final = frozenset(
 )
 """Methods of older revisions that a modern server does not have (HTTP-018, TX-CAP-013)."""
 
-NEEDS_TASKS: Final = frozenset({names.TASKS_GET, names.TASKS_UPDATE, names.TASKS_CANCEL})
-"""Methods of the extension: refused without it, whatever they name (TX-CAP-005)."""
-
 
 class Router:
     """Serves one validated request."""
@@ -49,7 +46,7 @@ class Router:
         """Raises ProxyError for whatever is not answered."""
         if request.method in REMOVED:
             raise unknown_method(request.method)
-        if request.method in NEEDS_TASKS and not request.capabilities.tasks:
+        if request.method in names.TASK_METHODS and not request.capabilities.tasks:  # TX-CAP-005
             raise missing_capability(TASKS_REQUIRED, f"{request.method} is part of the Tasks extension")
         handler = self._rows.get(request.method, self._forward)
         return await handler(request, sink)

@@ -184,5 +184,5 @@ def reason_of(exc: BaseException) -> str:
     if isinstance(exc, OSError) and exc.strerror:
         return exc.strerror.lower()
     if isinstance(exc, sqlite3.Error) and not hasattr(exc, "sqlite_errorcode"):
-        return "unreadable row"  # an error of the Python module, not of SQLite, may quote the row
+        return f"{type(exc).__name__} of the driver"  # its text may quote the row; SQLite's own does not
     return str(exc)

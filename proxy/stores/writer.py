@@ -77,9 +77,7 @@ class Writer:
 
     def _work(self) -> None:
         try:
-            last = False
-            while not last:
-                changes, last = self._next_batch()
+            while changes := self._next_batch():
                 reasons = self._commit(changes)
                 from_thread.run_sync(_settle, changes, reasons)
                 self._remove_files(changes, reasons)
@@ -87,15 +85,16 @@ class Writer:
             self._cache.close()
             from_thread.run_sync(self.stopped.set)
 
-    def _next_batch(self) -> tuple[list[Change], bool]:
-        """Wait for a change and take what waits with it; also whether these are the last."""
+    def _next_batch(self) -> list[Change]:
+        """Wait for a change and take what waits with it. Empty after the last."""
         changes: list[Change] = []
-        while not changes or (len(changes) < BATCH_SIZE and not self._queue.empty()):
-            change = self._queue.get()
-            if change is None:
-                return changes, True
+        while (change := self._queue.get()) is not None:
             changes.append(change)
-        return changes, False
+            if len(changes) == BATCH_SIZE or self._queue.empty():
+                return changes
+        if changes:
+            self._queue.put(None)  # the end comes after these
+        return changes
 
     def _commit(self, changes: list[Change]) -> list[str | None]:
         """For each change why it could not be made, or None. A bad one does not fail its neighbours."""

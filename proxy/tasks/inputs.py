@@ -11,7 +11,7 @@ from typing import Final
 
 from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.protocol import names
-from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, elements
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, elements, members
 
 ELICIT_ACTIONS: Final = frozenset({"accept", "decline", "cancel"})
 RESPONSES_MEMBER: Final = "inputResponses"
@@ -26,18 +26,19 @@ def parse_responses(params: bytes | None) -> dict[str, bytes] | None:
         return None
     try:
         raw = RawObject.parse(params).get(RESPONSES_MEMBER)
-        if raw is None:
-            return None
-        responses = RawObject.parse(raw)
-        return {m.key: _only(responses, m.key) for m in responses.members}
+        return None if raw is None else _by_key(raw)
     except (JsonError, DuplicateMember) as exc:
         raise _invalid(f"{RESPONSES_MEMBER}: {exc}") from exc
 
 
-def _only(responses: RawObject, key: str) -> bytes:
-    value = responses.get(key)
-    assert value is not None  # `key` comes from the members of the same object
-    return value
+def _by_key(raw: bytes) -> dict[str, bytes]:
+    """In one pass: a client may send as many keys as a message holds."""
+    found: dict[str, bytes] = {}
+    for member in members(raw):
+        if member.key in found:
+            raise DuplicateMember(member.key)
+        found[member.key] = raw[member.value_start : member.end]
+    return found
 
 
 def check_answer(key: str, method: str, value: bytes) -> None:

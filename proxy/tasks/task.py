@@ -63,7 +63,7 @@ class Task:
 
     `revision` counts the states that were stored; a store's compare-and-set goes by it. `ttl_ms` and
     `poll_interval_ms` are None while the task runs, since they then follow its age
-    (`policy.running_ttl_ms`, `policy.poll_interval_ms`), and fixed at its end. `result` and `error`
+    (`policy.running_ttl_ms`, `policy.Polling`), and fixed at its end. `result` and `error`
     are raw JSON; exactly one is set in `completed` and `failed`, none otherwise. `server_info` is the raw
     `serverInfo` of the server that answered. A store may hand out records without the result where it
     says so.

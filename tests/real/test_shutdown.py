@@ -6,15 +6,17 @@ Holds F36 and F41 of the field reports and the row SIGTERM of the contract's sec
 from __future__ import annotations
 
 import signal
+from http import HTTPStatus
 from typing import Any, Final
 
 import anyio
 import pytest
 
 from tests.real.bench import Bench
+from tests.real.legacy import Legacy
 from tests.real.modern_client import ModernClient
 from tests.real.proxy_process import DRAIN_S, EXIT_BOUND_S
-from tests.real.waiting import together, until
+from tests.real.waiting import asked_until, together
 
 pytestmark = pytest.mark.anyio
 
@@ -24,17 +26,21 @@ AT_ONCE_S: Final = 2.0
 ORPHAN_BOUND_S: Final = 5.0
 
 
-async def start_tasks(client: ModernClient, seconds: float = 300) -> list[str]:
+async def start_tasks(client: ModernClient, legacy: Legacy, seconds: float = 300) -> list[str]:
+    """Three tasks whose calls have started upstream."""
     labels = ("one", "two", "three")
     calls = (client.call_tool("cancellable_job", {"seconds": seconds, "label": label}) for label in labels)
-    return [answer.task_id for answer in await together(calls)]
+    tasks = [answer.task_id for answer in await together(calls)]
+    for label in labels:
+        await legacy.happened("start", label)
+    return tasks
 
 
 async def test_sigterm_ends_streams_and_children_and_exits_0(bench: Bench) -> None:
     legacy = await bench.legacy("stdio")
     proxy = await bench.proxy(legacy.upstream, SETTINGS)
     client = await bench.client(proxy)
-    tasks = await start_tasks(client)
+    tasks = await start_tasks(client, legacy)
     assert proxy.children(), "the upstream runs"
 
     async with (
@@ -59,7 +65,7 @@ async def test_tasks_that_sigterm_cut_off_are_failed_after_the_restart(bench: Be
     legacy = await bench.legacy("stdio")
     proxy = await bench.proxy(legacy.upstream, SETTINGS)
     client = await bench.client(proxy)
-    tasks = await start_tasks(client)
+    tasks = await start_tasks(client, legacy)
 
     await proxy.terminate()
     await proxy.restart()
@@ -73,7 +79,7 @@ async def test_calls_that_end_within_the_drain_time_are_kept(bench: Bench) -> No
     legacy = await bench.legacy("stdio")
     proxy = await bench.proxy(legacy.upstream, SETTINGS)
     client = await bench.client(proxy)
-    tasks = await start_tasks(client, seconds=DRAIN_S / 2)
+    tasks = await start_tasks(client, legacy, seconds=DRAIN_S / 2)
 
     await proxy.terminate()
     await proxy.restart()
@@ -87,10 +93,15 @@ async def test_a_second_sigterm_ends_it_at_once(bench: Bench) -> None:
     legacy = await bench.legacy("stdio")
     proxy = await bench.proxy(legacy.upstream, LONG_DRAIN)
     client = await bench.client(proxy)
-    await start_tasks(client)
+    await start_tasks(client, legacy)
 
     proxy.program.send(signal.SIGTERM)
-    await until(lambda: not proxy.is_ready(), "the first signal is taken")
+    refused = await asked_until(
+        lambda: client.call_tool("greet", {"name": "too late"}),
+        lambda answer: answer.status == HTTPStatus.SERVICE_UNAVAILABLE,
+        "new calls are refused",
+    )
+    assert "error" in refused.message
     proxy.program.send(signal.SIGTERM)
     await proxy.program.wait(within_s=AT_ONCE_S)
 
@@ -101,7 +112,7 @@ async def test_kill_9_leaves_no_upstream_process(bench: Bench) -> None:
     legacy = await bench.legacy("stdio")
     proxy = await bench.proxy(legacy.upstream, SETTINGS)
     client = await bench.client(proxy)
-    await start_tasks(client)
+    await start_tasks(client, legacy)
     assert proxy.children(), "the upstream runs"
 
     await proxy.kill9()

@@ -35,11 +35,6 @@ from tests.stores.records import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=["memory", "disk"])
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
@@ -271,6 +266,16 @@ async def test_a_task_that_runs_never_expires(store: TaskStore, clock: ManualClo
     assert await store.expire() == 0
     await store.compare_and_set(task, done := completed(task, clock))
     assert await store.get(task.id) == done
+
+
+async def test_a_task_that_runs_is_not_removed_whatever_its_ttl_says(
+    store: TaskStore, clock: ManualClock
+) -> None:
+    await store.create(task := a_task(clock, ttl_ms=1_000))
+    await clock.advance(10)
+    assert await store.expire() == 0
+    assert await store.get(task.id) == task
+    assert await store.owned("alice") == [task]
 
 
 async def test_many_tasks_expire_together(store: TaskStore, clock: ManualClock) -> None:

@@ -214,7 +214,7 @@ def _is_json(message: bytes) -> bool:
     return True
 
 
-# -- stderr ---------------------------------------------------------------------------------------------
+# -- stderr --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["lines", "no newline", "invalid UTF-8"])
@@ -230,7 +230,7 @@ async def test_a_flood_on_stderr_delays_nobody(serve: Serve, kind: str) -> None:
     assert (said[-1]["line"] == "the very last words") == (kind != "no newline")
 
 
-# -- the start ------------------------------------------------------------------------------------------
+# -- the start -----------------------------------------------------------------------------------------
 
 
 async def test_the_server_leads_its_own_session_and_has_what_was_configured(
@@ -296,7 +296,7 @@ async def test_who_is_cancelled_already_starts_nothing(serve: Serve) -> None:
     assert "pid" not in server.transport.describe()
 
 
-# -- the end --------------------------------------------------------------------------------------------
+# -- the end -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ async def test_fifty_crashes_leave_nothing(serve: Serve) -> None:
     assert descriptors() == open_before
 
 
-# -- back-pressure ----------------------------------------------------------------------------------------
+# -- back-pressure -------------------------------------------------------------------------------------
 
 
 async def test_a_slow_reader_gets_a_long_request_and_holds_up_nobody_else(serve: Serve) -> None:

@@ -1,0 +1,219 @@
+"""stdio towards a client: both eras on one process, each message judged for itself.
+
+Above: `app`. Below: `pipes` (bytes), `validation` (is it a request), the router for modern messages, a
+`Passthrough` for legacy ones. A message with modern `_meta` is modern; the others follow the process's
+`initialize`, and are refused before one; `notifications/cancelled` and responses follow the request that
+they name. Contract section 2, "Client's era, per message"; stdio 2026-07-28.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from proxy.downstream.base import message_of, message_of_fault
+from proxy.downstream.exchange import Exchange
+from proxy.downstream.pipes import LineWriter
+from proxy.downstream.validation import Rejection, read_modern, said_version
+from proxy.errors import ClientProtocolError, ErrorCode, ProxyError
+from proxy.logs import get_logger
+from proxy.owners import Owner
+from proxy.protocol import jsonrpc, names
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps
+from proxy.protocol.jsonrpc import Message, MessageError, Notification, Request, RequestId
+from proxy.protocol.lines import Line, LineSplitter, Oversized
+from proxy.routing.base import ClientRequest
+from proxy.routing.passthrough import Passthrough
+from proxy.routing.router import Router
+
+LOCAL_USER: Final = Owner("local-user")
+"""On stdio the owner is the user who started us (AUTH-008)."""
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class StdioSettings:
+    """`supported`: the versions that -32022 lists."""
+
+    max_message_bytes: int
+    max_depth: int
+    supported: Sequence[str]
+    max_in_flight: int
+
+
+class StdioEndpoint:
+    """Serves one client. `serve` returns when its stdin has ended, or it has stopped reading."""
+
+    def __init__(
+        self,
+        router: Router,
+        make_passthrough: Callable[[LineWriter], Passthrough],
+        writer: LineWriter,
+        settings: StdioSettings,
+    ) -> None:
+        self._router = router
+        self._make_passthrough = make_passthrough
+        self._writer = writer
+        self._settings = settings
+        self._legacy: Passthrough | None = None
+        self._in_flight: dict[int | str, anyio.CancelScope] = {}
+        self._listens: set[int | str] = set()
+        self._draining = False
+        self._tasks: TaskGroup | None = None
+
+    async def serve(self, chunks: anyio.abc.ObjectReceiveStream[bytes]) -> None:
+        """Until the client's end; what it still waits for is then cancelled, its tasks are not."""
+        splitter = LineSplitter(self._settings.max_message_bytes)
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._writer.run)
+            tasks.start_soon(self._end_when_broken, tasks.cancel_scope)
+            async with chunks:
+                async for chunk in chunks:
+                    for line in splitter.feed(chunk):
+                        await self._take(line)
+            for line in splitter.end():
+                await self._take(line)
+            log.info("client_closed_stdin")
+            await self.end_legacy()
+            tasks.cancel_scope.cancel()
+
+    async def _end_when_broken(self, scope: anyio.CancelScope) -> None:
+        await self._writer.broken.wait()
+        log.info("client_stopped_reading")
+        scope.cancel()
+
+    async def end_legacy(self) -> None:
+        if self._legacy is not None:
+            await self._legacy.close()
+
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+        self._draining = True
+
+    @property
+    def idle(self) -> bool:
+        return not self._in_flight
+
+    # -- what comes in ------------------------------------------------------------------------------
+
+    async def _take(self, line: Line | Oversized) -> None:
+        if isinstance(line, Oversized):
+            limit = self._settings.max_message_bytes
+            fault = f"Invalid request: the message is over {limit} bytes (limits.message)"
+            self._reject(None, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
+        elif line.text.strip():
+            try:
+                message = jsonrpc.parse(line.text, self._settings.max_depth)
+            except MessageError as exc:
+                self._reject(exc.id, ClientProtocolError(exc.code, exc.message))
+                return
+            await self._route(message, line.text)
+
+    async def _route(self, message: Message, raw: bytes) -> None:
+        match message:
+            case Request() if self._is_modern(message):
+                self._start_modern(message)
+            case Request():
+                await self._take_legacy_request(message, raw)
+            case Notification(names.CANCELLED, params) if (scope := self._named(params)) is not None:
+                scope.cancel()
+            case _:
+                if self._legacy is not None:
+                    await self._legacy.from_client(message, raw)
+
+    @staticmethod
+    def _is_modern(request: Request) -> bool:
+        return said_version(request) is not None
+
+    def _named(self, params: bytes | None) -> anyio.CancelScope | None:
+        """The modern request in flight that a cancellation names. `initialize` never is one."""
+        try:
+            raw = RawObject.parse(params or b"{}").get("requestId")
+        except (JsonError, DuplicateMember):
+            return None
+        rid = RequestId.parse(raw) if raw is not None else None
+        return self._in_flight.get(rid.value) if rid is not None else None
+
+    async def _take_legacy_request(self, request: Request, raw: bytes) -> None:
+        if self._legacy is None:
+            if request.method != names.INITIALIZE:
+                fault = "Invalid params: neither per-request _meta (2026-07-28) nor an initialize before"
+                self._reject(request.id, ClientProtocolError(ErrorCode.INVALID_PARAMS, fault))
+                return
+            assert self._tasks is not None  # `serve` is running
+            self._legacy = self._make_passthrough(self._writer)
+            await self._tasks.start(self._legacy.run)
+        await self._legacy.from_client(request, raw)
+
+    def _reject(self, rid: RequestId | None, fault: ProxyError) -> None:
+        self._writer.send(message_of_fault(rid, fault))
+
+    # -- modern requests ----------------------------------------------------------------------------
+
+    def _start_modern(self, message: Request) -> None:
+        try:
+            request = read_modern(message, None, LOCAL_USER, self._settings.supported)
+            self._admit(request)
+        except Rejection as exc:
+            self._reject(exc.rid, exc.fault)
+            return
+        except ProxyError as exc:
+            self._reject(message.id, exc)
+            return
+        scope = anyio.CancelScope()
+        self._in_flight[request.id.value] = scope
+        assert self._tasks is not None  # `serve` is running
+        self._tasks.start_soon(self._serve_modern, request, scope)
+
+    def _admit(self, request: ClientRequest) -> None:
+        if self._draining:
+            raise ProxyError("the proxy is shutting down; nothing was sent to the server")
+        if request.id.value in self._in_flight:
+            raise ClientProtocolError(
+                ErrorCode.INVALID_REQUEST, "Invalid request: the id is that of a request in flight"
+            )
+        if len(self._in_flight) >= self._settings.max_in_flight:
+            raise ProxyError(f"{self._settings.max_in_flight} requests are in progress (limits.calls)")
+
+    async def _serve_modern(self, request: ClientRequest, scope: anyio.CancelScope) -> None:
+        """Have the request handled; nothing more is sent for it once it is cancelled (STDIO-006)."""
+        exchange = Exchange()
+        try:
+            with scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._handle, request, exchange)
+                    await self._write_exchange(request, exchange)
+        finally:
+            del self._in_flight[request.id.value]
+
+    async def _handle(self, request: ClientRequest, exchange: Exchange) -> None:
+        try:
+            exchange.finish(await self._router.handle(request, exchange))
+        except ProxyError as exc:
+            exchange.fail(exc)
+        except Exception:  # a fault of ours must not take the process with it
+            log.exception("request_failed", method=request.method)
+            exchange.fail(ProxyError("internal error of the proxy"))
+
+    async def _write_exchange(self, request: ClientRequest, exchange: Exchange) -> None:
+        while True:
+            changed = exchange.changed.event
+            for message in exchange.take():
+                self._writer.send(message)
+            if exchange.done:
+                break
+            await changed.wait()
+        if exchange.answer is None:
+            assert exchange.fault is not None  # an exchange that is done has one or the other
+            self._reject(request.id, exchange.fault)
+            return
+        if request.method == names.SUBSCRIPTIONS_LISTEN:  # ended by us: told in both ways (SUB-006, SUB-007)
+            params = b'{"requestId":' + request.id.raw + b',"reason":' + dumps("shutting down") + b"}"
+            self._writer.send(jsonrpc.notification(names.CANCELLED, params))
+        self._writer.send(message_of(request.id, exchange.answer)[0])

@@ -1,0 +1,300 @@
+"""Raw JSON: judged as RFC 8259 does, taken apart and spliced without a byte changed (I1, F17 to F19)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.protocol.envelope import (
+    DuplicateMember,
+    JsonError,
+    RawObject,
+    check,
+    decode_string,
+    dumps,
+    elements,
+    loads,
+    members,
+    one_line,
+    splice,
+)
+from tests.protocol.json_texts import (
+    NotJson,
+    arrays,
+    depth_of,
+    keys,
+    near_texts,
+    objects,
+    spaces,
+    strings,
+    texts,
+    values,
+)
+
+DEPTH = 512
+SECONDS = 8.0  # for what takes about one
+DEEP: dict[str, Callable[[int], bytes]] = {
+    "arrays": lambda n: b"[" * n + b"]" * n,
+    "objects": lambda n: b'{"a":' * n + b"1" + b"}" * n,
+    "mixed": lambda n: b'[{"]":' * (n // 2) + (b"[]" if n % 2 else b"0") + b"}]" * (n // 2),
+    "after a flat part": lambda n: b"[" + b"[],{}," * 1_000 + b"[" * (n - 1) + b"]" * (n - 1) + b"]",
+    "many times": lambda n: b"[" + b",".join([b"[" * (n - 1) + b"]" * (n - 1)] * 9) + b"]",
+    "with brackets in strings": lambda n: b'["[[[\\"[[[{",' * n + b'"]"' + b"]" * n,
+    "with backslashes before quotes": lambda n: b'["\\\\",' * n + b'"\\\\\\"]"' + b"]" * n,
+}
+
+
+def passes(raw: bytes, max_depth: int = DEPTH) -> bool:
+    try:
+        check(raw, max_depth)
+    except JsonError:
+        return False
+    return True
+
+
+# -- check ---------------------------------------------------------------------------------------------
+
+
+@given(texts())
+def test_what_is_json_passes(raw: bytes) -> None:
+    check(raw, DEPTH)
+
+
+@given(near_texts(), st.integers(0, 6))
+def test_the_verdict_is_that_of_the_grammar(raw: bytes, max_depth: int) -> None:
+    try:
+        expected = depth_of(raw) <= max_depth
+    except NotJson:
+        expected = False
+    assert passes(raw, max_depth) == expected
+
+
+@given(texts())
+def test_the_depth_is_exact(raw: bytes) -> None:
+    depth = depth_of(raw)
+    check(raw, depth)
+    assert depth == 0 or not passes(raw, depth - 1)
+
+
+@pytest.mark.parametrize("shape", DEEP)
+@pytest.mark.parametrize("depth", [2, 3, 31, 32, 33, 63, 64, 65, 66, 511, 512])
+def test_deep_texts_pass_up_to_the_bound(shape: str, depth: int) -> None:
+    raw = DEEP[shape](depth)
+    check(raw, depth)
+    with pytest.raises(JsonError, match=f"nested more than {depth - 1} levels deep"):
+        check(raw, depth - 1)
+    if raw.startswith(b"["):
+        assert elements(b"[1," + raw + b" ]") == [b"1", raw]
+    assert RawObject.parse(b'{"x":' + raw + b"}").get("x") == raw
+
+
+@pytest.mark.parametrize("shape", DEEP)
+def test_a_text_deeper_than_any_stack_is_refused(shape: str) -> None:
+    assert not passes(DEEP[shape](100_000))
+    assert not passes(DEEP[shape](100_000), 200_000)
+    assert not passes(DEEP[shape](100_000)[:400_000], 300_000)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"9" * 5_000,
+        b"-0",
+        b"1E400",
+        b"1.10",
+        b'"\\ud800"',
+        b'"\\udc00\\ud800"',
+        '"\u2028"'.encode(),
+        b'"\x7f"',
+    ],
+)
+def test_what_parsers_stumble_over_is_json(raw: bytes) -> None:
+    check(raw, 0)
+
+
+@pytest.mark.parametrize(
+    "raw, reason",
+    [
+        (b"", "Expecting value"),
+        (b"NaN", "NaN is not JSON"),
+        (b"-Infinity", "-Infinity is not JSON"),
+        (b'{"a":1,}', "double quotes"),
+        (b'"\x01"', "control character"),
+        (b'"\xc3"', "not valid UTF-8 at byte 1"),
+        (b'"\xed\xa0\x80"', "not valid UTF-8 at byte 1"),
+        (b"\xef\xbb\xbf{}", "BOM"),
+        (b"{}{}", "Extra data"),
+        (b"[" * 9, "nested more than 8 levels deep"),
+    ],
+)
+def test_the_error_says_what_is_wrong(raw: bytes, reason: str) -> None:
+    with pytest.raises(JsonError, match=f"(?i){reason}"):
+        check(raw, 8)
+
+
+# -- members and elements ------------------------------------------------------------------------------
+
+
+@given(objects(values))
+def test_members_are_found_in_order_with_their_text(made: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:
+    raw, pairs = made
+    found = members(raw)
+    assert [m.key for m in found] == [json.loads(key.decode()) for key, _ in pairs]
+    assert [raw[m.value_start : m.end] for m in found] == [value for _, value in pairs]
+    assert all(raw.startswith(key, m.start) for m, (key, _) in zip(found, pairs, strict=True))
+
+
+@given(arrays(values), spaces)
+def test_elements_are_found_in_order_with_their_text(made: tuple[bytes, list[bytes]], space: bytes) -> None:
+    raw, items = made
+    assert elements(space + raw + space) == items
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"1", b'"{}"', b"null", b" "])
+def test_what_is_no_object_has_no_members(raw: bytes) -> None:
+    with pytest.raises(JsonError, match="not an object"):
+        members(raw)
+
+
+@pytest.mark.parametrize("raw", [b"{}", b"1", b'"[]"', b"null", b" "])
+def test_what_is_no_array_has_no_elements(raw: bytes) -> None:
+    with pytest.raises(JsonError, match="not an array"):
+        elements(raw)
+
+
+@given(near_texts())
+def test_unchecked_text_raises_json_errors_only(raw: bytes) -> None:
+    """Some callers read what was checked as part of something larger; a slip there must not hang or crash."""
+    for read in (members, elements):
+        with suppress(JsonError, UnicodeDecodeError, json.JSONDecodeError):
+            read(raw)
+
+
+@given(strings)
+def test_strings_mean_what_the_standard_library_says(raw: bytes) -> None:
+    assert decode_string(raw) == json.loads(raw.decode())
+
+
+def test_a_raw_object_tells_absent_null_and_empty_apart() -> None:
+    """F19."""
+    obj = RawObject.parse(
+        b' {"null": null, "empty": {} , "text":"\\u00fc", "n": -0, "twice":1, "tw\\u0069ce":2} '
+    )
+    assert (obj.get("absent"), obj.get("null"), obj.get("empty"), obj.get("n")) == (
+        None,
+        b"null",
+        b"{}",
+        b"-0",
+    )
+    assert (obj.text("text"), obj.text("n"), obj.text("absent")) == ("ü", None, None)
+    empty = obj.object("empty")
+    assert empty is not None
+    assert empty.members == ()
+    assert (obj.object("null"), obj.object("absent")) == (None, None)
+    assert ("null" in obj, "twice" in obj, "absent" in obj) == (True, True, False)
+    with pytest.raises(DuplicateMember, match="'twice' is given twice"):
+        obj.get("twice")
+
+
+# -- splice --------------------------------------------------------------------------------------------
+
+
+@given(objects(values), st.dictionaries(keys, values | st.none(), max_size=4))
+def test_splicing_changes_what_it_is_told_and_no_other_byte(
+    made: tuple[bytes, list[tuple[bytes, bytes]]], raw_changes: dict[bytes, bytes | None]
+) -> None:
+    raw, pairs = made
+    changes = {json.loads(key.decode()): value for key, value in raw_changes.items()}
+    spliced = splice(raw, changes)
+    check(spliced, DEPTH)
+    kept: list[tuple[str, bytes]] = []
+    named: list[tuple[str, bytes]] = []
+    for m in members(spliced):
+        (named if m.key in changes else kept).append((m.key, spliced[m.value_start : m.end]))
+    assert kept == [
+        (key, value) for rawkey, value in pairs if (key := json.loads(rawkey.decode())) not in changes
+    ]
+    assert sorted(named) == sorted((key, value) for key, value in changes.items() if value is not None)
+
+
+@given(objects(values))
+def test_splicing_nothing_keeps_every_member_as_it_is(made: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:
+    raw, _ = made
+    assert splice(raw, {}) == b"{" + b",".join(raw[m.start : m.end] for m in members(raw)) + b"}"
+
+
+def test_a_changed_member_keeps_its_place_and_the_spelling_of_its_key() -> None:
+    raw = b'{ "a" : 1.10, "i\\u0064" :\t7 , "b":[ 1 ] }'
+    assert splice(raw, {"id": b'"x"'}) == b'{"a" : 1.10,"i\\u0064" :\t"x","b":[ 1 ]}'
+    assert splice(raw, {"id": None}) == b'{"a" : 1.10,"b":[ 1 ]}'
+    assert splice(raw, {"c": b"{}", "d": None}) == b'{"a" : 1.10,"i\\u0064" :\t7,"b":[ 1 ],"c":{}}'
+
+
+def test_of_a_member_that_stands_twice_one_is_left() -> None:
+    raw = b'{"a":1,"b":2,"\\u0061":3}'
+    assert splice(raw, {"a": b"9"}) == b'{"a":9,"b":2}'
+    assert splice(raw, {"a": None}) == b'{"b":2}'
+
+
+# -- our own words -------------------------------------------------------------------------------------
+
+
+@given(texts())
+def test_one_line_is_the_same_json_on_one_line(raw: bytes) -> None:
+    """STDIO-001."""
+    line = one_line(raw)
+    assert not {b"\n"[0], b"\r"[0]} & set(line)
+    assert len(line) == len(raw)
+    check(line, DEPTH)
+    if raw.strip()[:1] == b"{":
+        before, after = members(raw), members(line)
+        assert [m.key for m in before] == [m.key for m in after]
+
+
+def test_text_without_line_ends_is_not_copied() -> None:
+    raw = '{"a":"\u2028"}'.encode()
+    assert one_line(raw) is raw
+
+
+def test_our_own_json_is_compact_ascii_and_never_not_a_number() -> None:
+    assert dumps({"a": ["ü\u2028", 1, None]}) == b'{"a":["\\u00fc\\u2028",1,null]}'
+    assert dumps("\ud800") == b'"\\ud800"'
+    assert loads(dumps({"a": 1.5})) == {"a": 1.5}
+    with pytest.raises(ValueError, match="Out of range float values"):
+        dumps(float("nan"))
+
+
+# -- long texts ----------------------------------------------------------------------------------------
+
+
+def long_text(item: bytes, size: int) -> bytes:
+    return b'{"result":{"content":[' + b",".join([item] * (size // (len(item) + 1))) + b"]}}"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        b'"' + b"x" * 1_000_000 + b'"',
+        b'"\\\\\\"\\n"',
+        b'{"name":"x","value":-1.5e3,"ok":[true]}',
+        b"[]",
+        b'"["',
+        b"[" * 40 + b"]" * 40,
+        b"[" * 500 + b"]" * 500,
+    ],
+    ids=["one string", "escapes", "objects", "brackets", "bracket strings", "40 deep", "500 deep"],
+)
+def test_long_texts_take_time_in_proportion(item: bytes) -> None:
+    """I6: all of it happens in the event loop."""
+    raw = long_text(item, 4_000_000)
+    start = time.process_time()
+    check(raw, DEPTH)
+    result = RawObject.parse(raw).get("result")
+    assert time.process_time() - start < SECONDS
+    assert result == raw[len(b'{"result":') : -1]

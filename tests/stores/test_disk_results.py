@@ -1,0 +1,156 @@
+"""Where the disk store keeps results, and that it serves them whole or not at all.
+
+Holds TX-GET-010 and T25-SEC-007 where they concern the store; field report F11; the contract's section 8.
+"""
+
+from __future__ import annotations
+
+import stat
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from proxy.errors import StoreError, TaskConflict, TaskNotFound
+from proxy.stores.changes import RESULT_IN_ROW_MAX
+from proxy.stores.disk import DiskStore
+from proxy.stores.records import FORMAT, seal
+from proxy.stores.results import ResultFiles, new_name
+from tests.manual_clock import ManualClock
+from tests.stores.disks import LARGE, Gate, on_disk, opened, sql
+from tests.stores.records import (
+    RESULT,
+    TTL_MS,
+    a_task,
+    completed,
+    moved,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_small_result_stays_in_the_row_and_a_large_one_gets_a_private_file(
+    store: DiskStore, directory: Path, clock: ManualClock
+) -> None:
+    small, large = a_task(clock), a_task(clock)
+    for task, result in ((small, b"1" * RESULT_IN_ROW_MAX), (large, b"1" * (RESULT_IN_ROW_MAX + 1))):
+        await store.create(task)
+        await store.compare_and_set(task, completed(task, clock, result))
+    (file,) = (directory / "results").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert large.id not in file.name
+    assert on_disk(directory, large.id) == replace(completed(large, clock), result=None)
+
+
+@pytest.mark.parametrize("result", [RESULT, LARGE])
+async def test_a_result_that_was_damaged_while_we_ran_is_an_error_and_not_served(
+    store: DiskStore, directory: Path, clock: ManualClock, result: bytes
+) -> None:
+    """TX-GET-010"""
+    task = a_task(clock)
+    await store.create(task)
+    await store.compare_and_set(task, completed(task, clock, result))
+    for file in (directory / "results").iterdir():
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    sql(directory, "UPDATE Cache SET value = CAST(substr(value, 1, length(value) - 1) AS BLOB)")
+    with pytest.raises(StoreError, match="cannot be read: checksum does not match"):
+        await store.get(task.id)
+    for file in (directory / "results").iterdir():
+        file.unlink()
+    sql(directory, "DELETE FROM Cache")
+    with pytest.raises(
+        StoreError, match=r"the result of the task cannot be read: (no such file|its row is missing)"
+    ):
+        await store.get(task.id)
+
+
+async def test_a_pickle_planted_while_we_run_is_not_loaded(
+    store: DiskStore, directory: Path, clock: ManualClock
+) -> None:
+    task = a_task(clock)
+    await store.create(task)
+    await store.compare_and_set(task, completed(task, clock))
+    sql(directory, "UPDATE Cache SET mode = 4")
+    with pytest.raises(StoreError, match="bytes only"):
+        await store.get(task.id)
+
+
+async def test_an_error_does_not_quote_what_is_stored(
+    store: DiskStore, directory: Path, clock: ManualClock
+) -> None:
+    task = a_task(clock)
+    await store.create(task)
+    await store.compare_and_set(task, completed(task, clock))
+    sql(directory, "UPDATE Cache SET value = CAST(value AS TEXT)")
+    with pytest.raises(StoreError, match=r"cannot be read: OperationalError of the driver$"):
+        await store.get(task.id)
+
+
+async def test_a_task_that_expires_while_its_result_is_read_is_gone(
+    store: DiskStore, directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = a_task(clock)
+    await store.create(task)
+    await store.compare_and_set(task, completed(task, clock, LARGE))
+    reading, go_on = threading.Event(), threading.Event()
+    read = ResultFiles.read
+
+    def read_slowly(files: ResultFiles, name: str) -> bytes:
+        reading.set()
+        assert go_on.wait(5)
+        return read(files, name)
+
+    monkeypatch.setattr(ResultFiles, "read", read_slowly)
+
+    async def get() -> None:
+        with pytest.raises(TaskNotFound):
+            await store.get(task.id)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(get)
+        await to_thread.run_sync(reading.wait, 5)
+        await clock.advance(TTL_MS / 1000)
+        assert await store.expire() == 1
+        go_on.set()
+
+
+async def test_a_sweep_spares_a_file_whose_row_is_still_to_come(
+    store: DiskStore, directory: Path, clock: ManualClock, gate: Gate
+) -> None:
+    task = a_task(clock)
+    await store.create(task)
+    stray = directory / "results" / new_name(task.id)
+    stray.write_bytes(b"left by a crash")
+    gate.shut()
+    async with anyio.create_task_group() as group:
+        group.start_soon(store.compare_and_set, task, end := completed(task, clock, LARGE))
+        await gate.reached()
+        await store.expire()
+        assert not stray.exists()
+        gate.open()
+    assert await store.get(task.id) == end
+
+
+async def test_a_task_of_a_newer_version_is_refused_and_kept(directory: Path, clock: ManualClock) -> None:
+    async with opened(directory, clock) as store:
+        await store.create(task := a_task(clock))
+    sealed = seal(b"new ways", FORMAT + 1) + b"new ways"
+    sql(directory, "UPDATE Cache SET value = ?", sealed)
+    async with opened(directory, clock) as store:
+        for refused in (
+            partial(store.get, task.id),
+            partial(store.compare_and_set, task, completed(task, clock)),
+            partial(store.note, task, moved(task, clock)),
+        ):
+            with pytest.raises(StoreError, match="stored by a newer version of mcp-taskproxy"):
+                await refused()
+        with pytest.raises(TaskConflict):
+            await store.create(task)
+        assert await store.owned("alice") == []
+        await clock.advance(TTL_MS)
+        await store.expire()
+    assert sql(directory, "SELECT value FROM Cache") == [(sealed,)]
