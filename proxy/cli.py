@@ -24,6 +24,7 @@ import yaml
 from proxy import __version__, logs
 from proxy.config import Config, UpstreamConfig
 from proxy.errors import ConfigError
+from proxy.pid1 import run_below
 from proxy.sources import FILE_VARIABLE, FLAGS, load
 
 NAME: Final = "mcp-taskproxy"
@@ -46,7 +47,8 @@ mcp-taskproxy check-config …                          prints what is in force
 
 def main() -> None:
     """The entry point: runs the command line and exits."""
-    sys.exit(run(sys.argv[1:], os.environ))
+    carry_out = partial(run, sys.argv[1:], os.environ)
+    sys.exit(run_below(carry_out) if os.getpid() == 1 else carry_out())
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -220,6 +220,11 @@ class Config(_Section):
     log: LogConfig = Field(default_factory=LogConfig)
 
     @property
+    def is_stdio(self) -> bool:
+        """Whether the client is at our stdin and stdout."""
+        return self.listen == "stdio"
+
+    @property
     def listen_host(self) -> str:
         """The host to bind, without the brackets of an IPv6 address."""
         return self.listen.rpartition(":")[0].strip("[]")

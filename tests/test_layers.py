@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parent.parent
 SOURCES: Final = sorted((ROOT / "proxy").rglob("*.py"))
 
 TABLE: Final = """
-    app, cli, __main__  -> everything
+    app, assembly, cli, __main__  -> everything
     downstream          -> sessions, routing, owners, limits, eras, protocol
     routing             -> sessions, upstream, stores, tasks, eras, owners, limits, protocol
     sessions            -> eras, owners, protocol
@@ -36,6 +36,7 @@ TABLE: Final = """
     config              -> addresses, units
     addresses           ->
     units               ->
+    pid1                ->
     logs                ->
     metrics             ->
     clock               ->
@@ -51,9 +52,9 @@ SEAMS: Final[Mapping[str, frozenset[str]]] = {
     # The pool hands out sessions: `routing` names both, and tests it on a transport that is not real.
     "upstream": frozenset({"base", "pool", "session"}),
 }
-"""What other parts may import of a part with a seam; `app` alone names the rest."""
+"""What other parts may import of a part with a seam; `app` and `assembly` alone name the rest."""
 
-WIRING: Final = frozenset({"app", "cli", "__main__"})
+WIRING: Final = frozenset({"app", "assembly", "cli", "__main__"})
 
 IMPURE: Final = frozenset(
     {

@@ -68,6 +68,7 @@ class LineWriter:
         self._more = anyio.Event()
         self._closing = False
         self.broken = anyio.Event()
+        self.done = anyio.Event()  # everything is written, or nothing more can be
 
     def send(self, message: bytes) -> None:
         """Queue one message. A client that is too far behind, or gone, is `broken`."""
@@ -87,6 +88,12 @@ class LineWriter:
         self._more.set()
 
     async def run(self) -> None:
+        try:
+            await self._write_lines()
+        finally:
+            self.done.set()
+
+    async def _write_lines(self) -> None:
         while not self.broken.is_set():
             if not self._lines:
                 if self._closing:

@@ -15,6 +15,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from proxy.clock import Pulse
 from proxy.downstream.base import message_of, message_of_fault
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.pipes import LineWriter
@@ -32,6 +33,8 @@ from proxy.routing.router import Router
 
 LOCAL_USER: Final = Owner("local-user")
 """On stdio the owner is the user who started us (AUTH-008)."""
+
+FLUSH_S: Final = 1.0  # a client that does not read its last lines is not waited for
 
 log = get_logger()
 
@@ -62,8 +65,8 @@ class StdioEndpoint:
         self._settings = settings
         self._legacy: Passthrough | None = None
         self._in_flight: dict[int | str, anyio.CancelScope] = {}
-        self._listens: set[int | str] = set()
         self._draining = False
+        self._ends = Pulse()
         self._tasks: TaskGroup | None = None
 
     async def serve(self, chunks: anyio.abc.ObjectReceiveStream[bytes]) -> None:
@@ -80,7 +83,8 @@ class StdioEndpoint:
             for line in splitter.end():
                 await self._take(line)
             log.info("client_closed_stdin")
-            await self.end_legacy()
+            if self._legacy is not None:
+                await self._legacy.close()
             tasks.cancel_scope.cancel()
 
     async def _end_when_broken(self, scope: anyio.CancelScope) -> None:
@@ -88,17 +92,22 @@ class StdioEndpoint:
         log.info("client_stopped_reading")
         scope.cancel()
 
-    async def end_legacy(self) -> None:
-        if self._legacy is not None:
-            await self._legacy.close()
-
     def drain(self) -> None:
         """Refuse new requests from now on."""
         self._draining = True
 
-    @property
-    def idle(self) -> bool:
-        return not self._in_flight
+    async def wait_idle(self) -> None:
+        """Until no modern request is being answered."""
+        while self._in_flight:
+            await self._ends.event.wait()
+
+    async def end(self) -> None:
+        """End the legacy client's server, and let what was said last be written."""
+        if self._legacy is not None:
+            await self._legacy.close()
+        self._writer.close()
+        with anyio.move_on_after(FLUSH_S):
+            await self._writer.done.wait()
 
     # -- what comes in ------------------------------------------------------------------------------
 
@@ -191,6 +200,7 @@ class StdioEndpoint:
                     await self._write_exchange(request, exchange)
         finally:
             del self._in_flight[request.id.value]
+            self._ends.beat()
 
     async def _handle(self, request: ClientRequest, exchange: Exchange) -> None:
         try:

@@ -21,8 +21,6 @@ from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestI
 from proxy.protocol.param_headers import HeaderValueError, decode_value
 from proxy.routing.base import ClientRequest
 
-
-
 _ANSWERS: Final = ("inputResponses", "requestState")
 _READ_OF_PARAMS: Final[Mapping[str, Sequence[str]]] = {
     names.TOOLS_CALL: ("name", "arguments", *_ANSWERS),

@@ -73,6 +73,9 @@ def open_cache(directory: Path, *, synced: bool) -> Cache:
     if path != os.path.expandvars(path):
         raise ConfigError(f"store directory {path} cannot be used: its name holds a variable")
     make_private_file(directory / DBNAME)  # SQLite gives its other files the same mode
+    with closing(sqlite3.connect(directory / DBNAME, timeout=LOCK_WAIT_S)) as connection:
+        # What is no database fails here; within diskcache it would leave a connection open.
+        connection.execute("SELECT count(*) FROM sqlite_master")
     cache = Cache(
         path,
         timeout=LOCK_WAIT_S,
@@ -87,9 +90,13 @@ def open_cache(directory: Path, *, synced: bool) -> Cache:
         sqlite_fullfsync=int(synced),  # macOS, as in `directory.sync_file`
         sqlite_mmap_size=0,  # a read error in mapped memory would kill the process
     )
-    check_connection(cache, synced=synced)
-    if synced:
-        sync_directory(directory)
+    try:
+        check_connection(cache, synced=synced)
+        if synced:
+            sync_directory(directory)
+    except BaseException:
+        cache.close()
+        raise
     return cache
 
 

@@ -21,6 +21,7 @@ from proxy.upstream.base import Failure, Outcome
 
 KEEP_S: Final = 60.0  # many servers never announce a change of their tools
 KEEP_FAILURE_S: Final = 10.0  # a server whose list fails must not be asked before every call
+LOAD_TIMEOUT_S: Final = 15.0  # for all pages together: a call waits for it
 MAX_PAGES: Final = 1_000
 
 log = get_logger()
@@ -34,48 +35,63 @@ class Catalogue:
     def __init__(self, ask: Ask, clock: Clock) -> None:
         self._ask = ask
         self._clock = clock
-        self._lock = anyio.Lock()
-        self._tools: dict[str, tuple[MirroredParam, ...]] | None = None
+        self._turn = anyio.Lock()
+        self._tools: dict[str, tuple[MirroredParam, ...]] = {}
         self._fresh_until = float("-inf")
+        self._changes = 0
 
     def forget(self) -> None:
-        """What is known is stale from now on."""
+        """What is known is stale from now on; so is what is being loaded."""
+        self._changes += 1
         self._fresh_until = float("-inf")
 
     async def mirrored(self, tool: str) -> tuple[MirroredParam, ...]:
-        """The parameters of `tool` that are mirrored to headers; none if the list cannot be had."""
-        async with self._lock:
+        """The parameters of `tool` that are mirrored to headers.
+
+        None if the list cannot be had in time: then what was known of it before still counts.
+        """
+        async with self._turn:
             if self._clock.monotonic() >= self._fresh_until:
                 await self._load()
-        return (self._tools or {}).get(tool, ())
+        return self._tools.get(tool, ())
 
     async def _load(self) -> None:
-        self._fresh_until = self._clock.monotonic() + KEEP_S  # a change while we load makes it stale again
+        changes, keep_s = self._changes, KEEP_S
         try:
-            self._tools = await self._walk()
-        except UpstreamError as exc:
-            log.warning("tools_list_failed", reason=exc.message)
-            self._fresh_until = self._clock.monotonic() + KEEP_FAILURE_S
+            with anyio.fail_after(LOAD_TIMEOUT_S):
+                self._tools = await self._walk()
+        except (UpstreamError, TimeoutError) as exc:
+            log.warning("tools_list_failed", reason=str(exc) or f"took more than {LOAD_TIMEOUT_S:g} s")
+            keep_s = KEEP_FAILURE_S
+        if changes == self._changes:
+            self._fresh_until = self._clock.monotonic() + keep_s
 
     async def _walk(self) -> dict[str, tuple[MirroredParam, ...]]:
         found: dict[str, tuple[MirroredParam, ...]] = {}
-        cursor: Any = None
+        params: bytes | None = None
         seen: set[str] = set()
         for _ in range(MAX_PAGES):
-            params = None if cursor is None else dumps({"cursor": cursor})
-            outcome = await self._ask(names.TOOLS_LIST, params)
-            if isinstance(outcome, Failure):
-                raise UpstreamError("tools/list was answered with an error")
-            page = loads(outcome.raw)
-            tools = page.get("tools") if isinstance(page, dict) else None
+            page = _page_of(await self._ask(names.TOOLS_LIST, params))
+            tools = page.get("tools")
             for tool in tools if isinstance(tools, list) else []:
                 if isinstance(tool, dict) and isinstance(tool.get("name"), str):
                     found[tool["name"]] = mirrored_params(tool.get("inputSchema"))
-            cursor = page.get("nextCursor") if isinstance(page, dict) else None
+            cursor = page.get("nextCursor")
             if not isinstance(cursor, str):
                 return found
             if cursor in seen:
                 log.warning("tools_list_cursor_repeated")
                 return found
             seen.add(cursor)
+            params = dumps({"cursor": cursor})
         return found
+
+
+def _page_of(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, Failure):
+        raise UpstreamError("tools/list was answered with an error")
+    try:
+        page = loads(outcome.raw)
+    except ValueError as exc:  # JSON, but with a number that Python will not take
+        raise UpstreamError(f"the answer to tools/list cannot be read: {exc}") from exc
+    return page if isinstance(page, dict) else {}

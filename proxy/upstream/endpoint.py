@@ -1,14 +1,14 @@
 """One HTTP endpoint of an upstream: requests go out, foreign failures come back as ours.
 
-Above: the transports that speak HTTP; below: one shared `aiohttp.ClientSession`. Redirects, credentials,
-encodings, sizes and the wording of errors are settled here; nothing in here knows JSON-RPC. RFC 9110;
-contract section 6 on redirects of what the proxy sends in its own right.
+Above: the transports that speak HTTP; below: one shared `aiohttp.ClientSession` and `protocol.sse`.
+Origins, redirects, credentials, encodings, sizes and the wording of errors are settled here; nothing in
+here knows JSON-RPC. RFC 9110; contract section 6 on redirects of what the proxy sends in its own right.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Final
@@ -18,11 +18,13 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.errors import (
+    SessionLost,
     UpstreamClosed,
     UpstreamProtocolError,
     UpstreamRefused,
     UpstreamUnavailable,
 )
+from proxy.protocol.sse import Event, EventDecoder, EventTooLarge
 
 OUTCOME_UNKNOWN: Final = "outcome unknown: whether it ran cannot be told"
 
@@ -127,6 +129,17 @@ class Answer:
             raise self.over_limit(max_bytes)
         return b"".join(parts)
 
+    async def read_events(self, max_bytes: int, take: Callable[[Iterable[Event]], None]) -> None:
+        """An event stream, given to `take` as it comes in. Raises UpstreamProtocolError, once those before
+        it were given, if an event is over `max_bytes`."""
+        decoder = EventDecoder(max_bytes)
+        async for chunk in self.chunks():
+            try:
+                take(decoder.feed(chunk))
+            except EventTooLarge as exc:
+                take(exc.events)
+                raise self.over_limit(max_bytes) from exc
+
     def over_limit(self, max_bytes: int) -> UpstreamProtocolError:
         return UpstreamProtocolError(f"{self._who} sent an answer over the limit of {max_bytes} bytes")
 
@@ -138,10 +151,17 @@ class Answer:
             f"{self._who} refused the request: {status} {status.phrase}", status=status, challenges=challenges
         )
 
-    def unexpected(self, said: str) -> UnexpectedStatus:
-        """For any other status; `said` are the upstream's words, made presentable by `words`."""
+    def gone(self, said: str) -> SessionLost:
+        """For a 404 that means the session."""
+        return SessionLost(f"{self._who} no longer knows the session (404: {said})")
+
+    def unexpected(self, said: str, *, ran_nothing: bool = False) -> UnexpectedStatus:
+        """For any other status; `said` are the upstream's words, made presentable by `words`.
+
+        `ran_nothing`: the request carried no message.
+        """
         tail = f": {said}" if said else ""
-        ran = f"; {OUTCOME_UNKNOWN}" if self.ok or self.status >= 500 else ""
+        ran = f"; {OUTCOME_UNKNOWN}" if (self.ok or self.status >= 500) and not ran_nothing else ""
         kind = f" and {self.media_type or 'no content type'}" if self.ok else ""
         return UnexpectedStatus(
             f"{self._who} answered with status {self.status}{kind}{tail}{ran}", self.status
@@ -166,6 +186,7 @@ class Endpoint:
         self, url: str, *, name: str, client: aiohttp.ClientSession, headers: Callable[[], Mapping[str, str]]
     ) -> None:
         self._url = URL(url)
+        self._name = name
         self._who = f"upstream {name!r}"
         self._client = client
         self._headers = headers
@@ -173,6 +194,29 @@ class Endpoint:
     def __str__(self) -> str:
         """Without what may be secret in it."""
         return _shown(self._url)
+
+    def named_by(self, reference: str, prefix: str | None = None) -> Endpoint:
+        """The endpoint that this one means by `reference`, a URL or a part of one (RFC 3986, section 5).
+
+        `prefix` is the operator's word for a server that does not know how it is reached: its path begins
+        so, and the host that it names is not looked at. Raises UpstreamProtocolError for another origin.
+        """
+        try:
+            target, same_origin = _resolved(self._url, reference)
+        except ValueError as exc:
+            raise UpstreamProtocolError(
+                f"{self._who} announced an address for messages that is no URL"
+            ) from exc
+        if prefix is not None:
+            target = self._url.with_path(_below(prefix, target.raw_path), encoded=True).with_query(
+                target.raw_query_string
+            )
+        elif not same_origin:
+            raise UpstreamProtocolError(
+                f"{self._who} announced {_shown(target)} as the address for messages, which is of another "
+                f"origin than {_shown(self._url)}: nothing is sent there"
+            )
+        return Endpoint(str(target), name=self._name, client=self._client, headers=self._headers)
 
     @asynccontextmanager
     async def open(
@@ -227,8 +271,7 @@ class Endpoint:
         if not 300 <= response.status < 400 or location is None:
             return None
         try:
-            target = response.url.join(URL(location)).with_user(None).with_fragment(None)
-            same_origin = target.origin() == response.url.origin()
+            target, same_origin = _resolved(response.url, location)
         except ValueError as exc:
             raise UpstreamProtocolError(f"{self._who} redirected to what is not a URL") from exc
         if response.status in _REDIRECTS_FOLLOWED and same_origin:
@@ -236,6 +279,17 @@ class Endpoint:
         raise UpstreamProtocolError(
             f"{self._who} redirected ({response.status}) to {_shown(target)}, which is not followed"
         )
+
+
+def _resolved(base: URL, reference: str) -> tuple[URL, bool]:
+    """Where `reference` leads from `base`, and whether that is the same origin. ValueError: nowhere."""
+    target = base.join(URL(reference)).with_user(None).with_fragment(None)
+    return target, target.origin() == base.origin()
+
+
+def _below(prefix: str, path: str) -> str:
+    prefix = prefix.rstrip("/")
+    return path if path.startswith(f"{prefix}/") else prefix + path
 
 
 def _shown(url: URL) -> str:

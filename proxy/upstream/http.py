@@ -1,6 +1,6 @@
 """Streamable HTTP towards a legacy upstream: one instance is one of its sessions.
 
-Above: `session`, through `base.Transport`; below: `endpoint`, `protocol.sse`. Every message is a POST.
+Above: `session`, through `base.Transport`; below: `endpoint`, `acceptance`. Every message is a POST.
 The answer to a request is a JSON body or an event stream; what the server says of its own accord comes
 on a GET stream, which is kept open for the life of the session. Transports 2025-03-26 ... 2025-11-25,
 "Streamable HTTP".
@@ -12,12 +12,12 @@ ids; otherwise the call is lost, outcome unknown.
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from http import HTTPMethod, HTTPStatus
-from typing import Final
+from typing import Final, TypeAlias
 
 import aiohttp
 import anyio
@@ -30,13 +30,13 @@ from proxy.errors import (
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
-    UpstreamTimeout,
     UpstreamUnavailable,
 )
 from proxy.logs import get_logger
 from proxy.protocol.names import H_LAST_EVENT_ID, H_PROTOCOL_VERSION, H_SESSION_ID
-from proxy.protocol.sse import MESSAGE, Event, EventDecoder, EventTooLarge
+from proxy.protocol.sse import MESSAGE, Event
 from proxy.upstream import replies
+from proxy.upstream.acceptance import REFUSED, Handovers, error_body, fault
 from proxy.upstream.base import Receiver
 from proxy.upstream.cursor import Cursor
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN, Answer, Endpoint
@@ -47,14 +47,18 @@ MAX_HEADER_BYTES: Final = 262_144  # challenges and session ids can be long; the
 KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 """In seconds and probes: a peer that vanished is noticed within two minutes, however quiet the stream."""
 
-ACCEPT_TIMEOUT_S: Final = 30.0  # for the 202 to a notification or an answer; servers send it at once
 DELETE_TIMEOUT_S: Final = 2.0  # courtesy to the server; must not hold up the end
 DRAIN_TIMEOUT_S: Final = 2.0  # between the answer and the end of its stream, so that connections are reused
 RESUME_ATTEMPTS: Final = 5  # in a row that bring nothing new
 
 _TRY_AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _JSON: Final = ("application/json", "")  # a server that names no type is taken at its word
-_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+Elsewhere: TypeAlias = Callable[[int, int, bytes], Awaitable[bool]]
+"""Asked with call, status and body when a request is refused: whether another transport takes it over.
+
+Then nothing more is told of the call here. May raise UpstreamError, which is told instead of the refusal.
+"""
 
 log = get_logger()
 
@@ -123,6 +127,7 @@ class HttpTransport:
         headers: Callable[[], Mapping[str, str]],
         clock: Clock,
         max_depth: int = 512,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._endpoint = Endpoint(url, name=name, client=client, headers=headers)
         self._name = name
@@ -133,7 +138,8 @@ class HttpTransport:
         self._session_id: str | None = None
         self._version: str | None = None
         self._calls: dict[int, _Call] = {}
-        self._sends: set[anyio.CancelScope] = set()
+        self._elsewhere = elsewhere
+        self._handovers = Handovers(self._who)
         self._receiver: Receiver
         self._group: TaskGroup | None = None
         self._ending = anyio.Event()
@@ -152,8 +158,7 @@ class HttpTransport:
         finally:
             self._end(UpstreamClosed(f"{self._who}: the session was stopped; {OUTCOME_UNKNOWN}"))
             self._lose_all()
-            for scope in self._sends:
-                scope.cancel()
+            self._handovers.end()
             assert self._error is not None
             receiver.lost(None, self._error)
 
@@ -236,18 +241,10 @@ class HttpTransport:
 
     async def _hand_over(self, message: bytes) -> None:
         """POST what is not answered, until the server has accepted it."""
-        with anyio.move_on_after(ACCEPT_TIMEOUT_S) as scope:
-            self._sends.add(scope)
-            try:
-                async with self._open(HTTPMethod.POST, body=message) as answer:
-                    if not answer.ok:
-                        raise self._fault(answer, await self._error_body(answer))
-            finally:
-                self._sends.discard(scope)
-        if scope.cancelled_caught:
-            if self._ending.is_set():
-                raise UpstreamClosed(f"{self._who}: the session was closed while a message was sent")
-            raise UpstreamTimeout(f"{self._who} did not accept a message within {ACCEPT_TIMEOUT_S:.0f} s")
+        with self._handovers.one():
+            async with self._open(HTTPMethod.POST, body=message) as answer:
+                if not answer.ok:
+                    raise self._fault(answer, await error_body(answer, self._max_bytes))
 
     async def _serve(self, call: _Call, message: bytes) -> None:
         """A request's life. Cancelled by the end of the session, it stays pending for `run` to settle."""
@@ -325,7 +322,7 @@ class HttpTransport:
     def _judge_get(self, status: int, cursor: Cursor) -> _End:
         """Servers say in many ways that they have no GET stream; 404 does not mean the session until a
         stream of it was open (the next POST tells). A token that ran out may be followed by a new one."""
-        if status in _TRY_AGAIN or (cursor.opened and status in _REFUSED):
+        if status in _TRY_AGAIN or (cursor.opened and status in REFUSED):
             return _End.BROKEN
         if status == HTTPStatus.NOT_FOUND and cursor.opened and self._session_id is not None:
             return _End.SESSION_GONE
@@ -334,13 +331,7 @@ class HttpTransport:
     # What comes in.
 
     async def _read_stream(self, answer: Answer, cursor: Cursor, call: _Call | None) -> None:
-        decoder = EventDecoder(self._max_bytes)
-        async for chunk in answer.chunks():
-            try:
-                self._take(decoder.feed(chunk), cursor, call)
-            except EventTooLarge as exc:
-                self._take(exc.events, cursor, call)
-                raise answer.over_limit(self._max_bytes) from exc
+        await answer.read_events(self._max_bytes, lambda events: self._take(events, cursor, call))
 
     def _take(self, events: Iterable[Event], cursor: Cursor, call: _Call | None) -> None:
         for event in events:
@@ -358,7 +349,10 @@ class HttpTransport:
             if not call.answered:
                 raise answer.unexpected(answer.words(body))
             return
-        body = await self._error_body(answer)
+        body = await error_body(answer, self._max_bytes)
+        if self._elsewhere is not None and await self._elsewhere(call.id, answer.status, body):
+            call.answered = True  # or will be, by the other transport
+            return
         reply = replies.error_in(body, self._max_depth)
         if reply is None or not replies.is_for(reply, call.id):
             raise self._fault(answer, body)
@@ -366,18 +360,8 @@ class HttpTransport:
             raise self._fault(answer, body)  # some put the request's id even on a 404 for the session
         self._deliver(body, call)
 
-    async def _error_body(self, answer: Answer) -> bytes:
-        """What came with an error status, as far as it is of use."""
-        return b"" if answer.is_encoded or answer.status in _REFUSED else await answer.body(self._max_bytes)
-
     def _fault(self, answer: Answer, body: bytes) -> UpstreamError:
-        if answer.status in _REFUSED:
-            return answer.refusal()
-        reply = replies.error_in(body, self._max_depth)
-        said = answer.words(body if reply is None else replies.text_of(reply))
-        if self._is_gone(answer):
-            return SessionLost(f"{self._who} no longer knows the session (404: {said})")
-        return answer.unexpected(said)
+        return fault(answer, body, self._max_depth, gone=self._is_gone(answer))
 
     def _is_gone(self, answer: Answer) -> bool:
         """Whether the server says that it has no such session. "Session Management"."""

@@ -1,12 +1,14 @@
 """Which calls of ours are in flight in one session, and which of them a message belongs to.
 
-Above: `session`, which does what is decided here. Nothing in here waits or sends. Contract section 2,
-"Which call does a server-initiated request belong to?".
+Above: `session`, which calls, `inbox`, which brings what comes, and `questions`, which asks whose a
+question is. Nothing in here waits or sends. Contract section 2, "Which call does a server-initiated
+request belong to?".
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,9 +17,10 @@ import anyio
 
 from proxy.errors import UpstreamError
 from proxy.protocol import names
-from proxy.protocol.envelope import RawObject, loads
 from proxy.protocol.jsonrpc import RequestId
 from proxy.upstream.base import CallListener, Outcome, Question
+
+_DIGITS: Final = re.compile(r"[1-9][0-9]{0,17}\Z", re.ASCII)  # what an id of ours looks like as a string
 
 
 @dataclass(eq=False)
@@ -25,6 +28,7 @@ class PendingCall:
     """A request that was sent and not yet answered.
 
     `id` doubles as its progress token: both are ours, integers, and never used twice in a session.
+    `questions` are those that it waits with for an answer.
     """
 
     id: int
@@ -45,23 +49,23 @@ class PendingCall:
     def waiting(self) -> bool:
         return bool(self.questions)
 
-    def settle(self, outcome: Outcome) -> None:
-        if not self.ended.is_set():
-            self.outcome = outcome
-            self.ended.set()
+    def result(self) -> Outcome:
+        """How it ended, once it has `ended`; raises the UpstreamError that it was lost by."""
+        if self.outcome is not None:
+            return self.outcome
+        assert self.loss is not None  # it has ended
+        # One error is raised by every call of a lost session: it must not gather their frames.
+        raise self.loss.with_traceback(None)
 
-    def lose(self, loss: UpstreamError) -> None:
-        if not self.ended.is_set():
-            self.loss = loss
-            self.ended.set()
-
-    def rises(self, params: bytes) -> bool:
-        """Whether a progress notification goes on rising; the others are not passed on (PROG-003)."""
-        raw = RawObject.parse(params).get("progress")
-        value = loads(raw) if raw is not None else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= self.progress:
+    def rises(self, progress: bytes) -> bool:
+        """Whether this raw progress value goes on rising; others are not passed on (PROG-003)."""
+        try:
+            value = float(progress)
+        except ValueError:
             return False
-        self.progress = float(value)
+        if value <= self.progress:
+            return False
+        self.progress = value
         return True
 
 
@@ -75,34 +79,50 @@ class AskingTools:
         self._seen: set[str] = set()
 
     def saw(self, call: PendingCall) -> None:
-        if call.name is not None and len(self._seen) < self.MAX_SEEN:
+        if call.method == names.TOOLS_CALL and call.name is not None and len(self._seen) < self.MAX_SEEN:
             self._seen.add(call.name)
 
-    def __contains__(self, name: str | None) -> bool:
-        return name is not None and (name in self._seen or self._is_set_to_ask(name))
+    def know(self, call: PendingCall) -> bool:
+        if call.method != names.TOOLS_CALL or call.name is None:
+            return False
+        return call.name in self._seen or self._is_set_to_ask(call.name)
 
 
 class PendingTable:
-    """The calls in flight in one session, oldest first."""
+    """The calls in flight in one session, oldest first. One that has ended is in it no more."""
 
-    def __init__(self, asking: AskingTools) -> None:
-        self._asking = asking
+    def __init__(self) -> None:
         self._calls: dict[int, PendingCall] = {}
         self._ids = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def new_id(self) -> int:
-        return next(self._ids)
+    def __contains__(self, call: PendingCall) -> bool:
+        return call.id in self._calls
 
     def add(self, method: str, name: str | None, listener: CallListener) -> PendingCall:
-        call = PendingCall(self.new_id(), method, name, listener)
+        call = PendingCall(next(self._ids), method, name, listener)
         self._calls[call.id] = call
         return call
 
     def remove(self, call: PendingCall) -> None:
+        """Nobody waits for it any more; what comes for it later is dropped."""
         self._calls.pop(call.id, None)
+
+    def settle(self, call: PendingCall, outcome: Outcome) -> None:
+        self.remove(call)
+        call.outcome = outcome
+        call.ended.set()
+
+    def lose(self, call: PendingCall, loss: UpstreamError) -> None:
+        self.remove(call)
+        call.loss = loss
+        call.ended.set()
+
+    def lose_all(self, loss: UpstreamError) -> None:
+        for call in list(self._calls.values()):
+            self.lose(call, loss)
 
     def get(self, call_id: int | None) -> PendingCall | None:
         return None if call_id is None else self._calls.get(call_id)
@@ -110,38 +130,27 @@ class PendingTable:
     def answered_by(self, rid: RequestId | None) -> PendingCall | None:
         """The call that a response with this id answers.
 
-        Some servers answer `"7"` to 7; a string of digits of an open id is taken for it (F17).
+        Some servers answer `"7"` to 7; the digits of an open id are taken for it (F17).
         """
         if rid is None:
             return None
-        value = rid.value
-        if isinstance(value, str):
-            if not (value.isascii() and value.isdigit() and len(value) < 19):
-                return None
-            value = int(value)
-        return self._calls.get(value)
-
-    def all(self) -> list[PendingCall]:
-        return list(self._calls.values())
+        if isinstance(rid.value, int):
+            return self._calls.get(rid.value)
+        return self._calls.get(int(rid.value)) if _DIGITS.match(rid.value) else None
 
     def alone(self) -> PendingCall | None:
         """The call that is alone in flight, if one is."""
         return next(iter(self._calls.values())) if len(self._calls) == 1 else None
 
-    def attribute(self) -> PendingCall | None:
+    def attribute(self, asking: AskingTools) -> PendingCall | None:
         """The call that a question belongs to where nothing on the wire says so; None if none can carry it.
 
         One call that can carry input: that one. Several: of those known to ask and not waiting already the
         oldest; else the newest that is not waiting; and where all wait, the newest.
         """
-        carrying = [c for c in self._calls.values() if c.carries_input and not c.ended.is_set()]
-        if len(carrying) == 1:
-            if len(self._calls) == 1:
-                self._asking.saw(carrying[0])
-            return carrying[0]
+        carrying = [c for c in self._calls.values() if c.carries_input]
+        if len(carrying) < 2:
+            return carrying[0] if carrying else None
         idle = [c for c in carrying if not c.waiting]
-        known = [c for c in idle if c.name in self._asking]
-        if known:
-            return known[0]
-        choice = idle or carrying
-        return choice[-1] if choice else None
+        known = [c for c in idle if asking.know(c)]
+        return known[0] if known else (idle or carrying)[-1]

@@ -16,17 +16,26 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.abc import TaskStatus as StartStatus
 
-from proxy.clock import Clock
+from proxy.clock import Clock, Pulse
 from proxy.eras.capabilities import ClientCapabilities
-from proxy.errors import ProxyError, UpstreamClosed, UpstreamError, UpstreamUnavailable, only_fault
+from proxy.errors import (
+    ProxyError,
+    SessionLost,
+    UpstreamClosed,
+    UpstreamRefused,
+    UpstreamUnavailable,
+    only_fault,
+)
 from proxy.logs import get_logger
 from proxy.owners import Owner
 from proxy.upstream.session import ChangeListener, LegacySession
 
-BACK_OFF_FIRST_S: Final = 0.5  # before the second start in a row that fails
+BACK_OFF_FIRST_S: Final = 0.5  # before the start after the second failure in a row
 BACK_OFF_LAST_S: Final = 30.0
 STABLE_S: Final = 60.0  # a session that lived this long starts a new count of failures
 SWEEP_S: Final = 5.0  # how exact the end of idle sessions is
+
+SHUTTING_DOWN: Final = "the proxy is shutting down"
 
 log = get_logger()
 
@@ -52,37 +61,70 @@ class _Key:
 
 @dataclass(eq=False)
 class _Slot:
-    """One session and who uses it. `holds` keep it alive, `calls` fill its capacity."""
+    """One session and who uses it. `holds` keep it alive, `calls` fill its capacity.
+
+    It is in the pool's list until nothing of the session is left. `ready` is set when it was started, and
+    also when it could not be: then `error` says why.
+    """
 
     key: _Key
     session: LegacySession
     ready: anyio.Event = field(default_factory=anyio.Event)
+    unwanted: anyio.Event = field(default_factory=anyio.Event)
     error: ProxyError | None = None
     holds: int = 0
     calls: int = 0
     idle_since: float = 0.0
-    ending: bool = False
 
     def end(self) -> None:
         """We no longer want it; that is no failure."""
-        self.ending = True
+        self.unwanted.set()
         self.session.close()
 
     @property
     def usable(self) -> bool:
-        return self.session.is_alive if self.ready.is_set() else True
+        """Whether new calls may go here, or wait for its start."""
+        if self.unwanted.is_set() or self.error is not None:
+            return False
+        return self.session.is_alive or not self.ready.is_set()
+
+    @property
+    def idle(self) -> bool:
+        started = self.ready.is_set() and self.error is None
+        return started and self.holds == 0 and not self.unwanted.is_set()
+
+    @property
+    def fault(self) -> ProxyError | None:
+        """Why those who waited for the start cannot have the session."""
+        if self.error is None and not self.session.is_alive:
+            return self.session.loss or UpstreamClosed("the upstream session ended right after its start")
+        return self.error
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """Somebody who waits for a place. When `told`, `slot` is held for it, or `error` is set."""
+
+    key: _Key
+    for_call: bool
+    slot: _Slot | None = None
+    error: ProxyError | None = None
+    told: anyio.Event = field(default_factory=anyio.Event)
 
 
 @dataclass(slots=True)
 class _Failures:
-    """Starts that failed or sessions that died young, in a row."""
+    """Starts that failed and sessions that died young, in a row."""
 
     count: int = 0
     last: float = 0.0
 
     @property
-    def delay_s(self) -> float:
-        return 0.0 if self.count < 2 else min(BACK_OFF_LAST_S, BACK_OFF_FIRST_S * 2.0 ** (self.count - 2))
+    def next_start(self) -> float:
+        """When the next session may be started; at once after the first failure."""
+        if self.count < 2:
+            return self.last
+        return self.last + min(BACK_OFF_LAST_S, BACK_OFF_FIRST_S * 2.0 ** (self.count - 2))
 
 
 MakeSession = Callable[[Owner, ClientCapabilities, ChangeListener], LegacySession]
@@ -96,8 +138,9 @@ class Pool:
         self._settings = settings
         self._clock = clock
         self._slots: list[_Slot] = []
+        self._waiters: list[_Waiter] = []  # first come, first served
         self._failures: dict[_Key, _Failures] = {}
-        self._freed = anyio.Event()
+        self._left = Pulse()  # a slot is off the list
         self._listeners: dict[Owner, list[ChangeListener]] = {}
         self._closing = False
         self.last_fault: str | None = None  # of the last start, None if that succeeded
@@ -111,18 +154,19 @@ class Pool:
             task_status.started()
 
     async def close(self) -> None:
-        """End every session in an orderly way; new leases are refused from now on."""
+        """End every session in an orderly way; who waits for one, and new leases, are refused."""
         self._closing = True
+        self._refuse_waiters(self._waiters, UpstreamUnavailable(SHUTTING_DOWN))
         for slot in self._slots:
             slot.end()
         while self._slots:
-            await self._changed()
+            await self._left.event.wait()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 
     def __repr__(self) -> str:
         calls = sum(s.calls for s in self._slots)
-        return f"<Pool {len(self._slots)} sessions, {calls} calls>"
+        return f"<Pool {len(self._slots)} sessions, {calls} calls, {len(self._waiters)} waiting>"
 
     # -- leases -------------------------------------------------------------------------------------
 
@@ -141,9 +185,14 @@ class Pool:
         for a call (a listen stream) keeps the session alive without filling its capacity. `on_starting` is
         called if a session has to be started first, or is starting.
         """
-        key = _key(owner, capabilities)
-        slot = await self._acquire(key, for_call, on_starting)
+        slot = await self._place(_key(owner, capabilities), for_call)
         try:
+            if not slot.ready.is_set():
+                if on_starting is not None:
+                    on_starting()
+                await slot.ready.wait()
+                if slot.fault is not None:
+                    raise slot.fault.with_traceback(None)
             yield slot.session
         finally:
             self._release(slot, for_call)
@@ -153,29 +202,27 @@ class Pool:
         key = _key(owner, capabilities)
         return next((s.session for s in self._slots if s.key == key and s.session.is_alive), None)
 
-    async def _acquire(self, key: _Key, for_call: bool, on_starting: Callable[[], None] | None) -> _Slot:
-        with anyio.move_on_after(self._settings.wait_s):
-            while True:
-                if self._closing:
-                    raise UpstreamUnavailable("the proxy is shutting down")
-                slot = self._choose(key, for_call) or self._open(key)
-                if slot is None:
-                    await self._changed()
-                    continue
-                self._hold(slot, for_call)
-                if on_starting is not None and not slot.ready.is_set():
-                    on_starting()
-                try:
-                    await slot.ready.wait()
-                except BaseException:
-                    self._release(slot, for_call)
-                    raise
-                if slot.error is None and slot.session.is_alive:
-                    return slot
-                self._release(slot, for_call)
-                if slot.error is not None:
-                    raise slot.error
-        raise UpstreamUnavailable(self._busy_text(key))
+    async def _place(self, key: _Key, for_call: bool) -> _Slot:
+        """A slot, held for the caller; its session may still have to start, which has bounds of its own."""
+        if self._closing:
+            raise UpstreamUnavailable(SHUTTING_DOWN)
+        waiter = _Waiter(key, for_call)
+        self._waiters.append(waiter)
+        self._serve_waiters()
+        try:
+            await self._clock.wait(waiter.told, self._settings.wait_s)
+        except BaseException:
+            if waiter.slot is not None:
+                self._release(waiter.slot, for_call)
+            raise
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        if waiter.error is not None:
+            raise waiter.error.with_traceback(None)  # one error for all that waited
+        if waiter.slot is None:
+            raise UpstreamUnavailable(self._busy_text(key))
+        return waiter.slot
 
     def _busy_text(self, key: _Key) -> str:
         mine = [s for s in self._slots if s.key == key]
@@ -184,25 +231,59 @@ class Pool:
             f"for this client, {len(self._slots)} in all, among them those whose tasks wait for their users"
         )
 
+    def _serve_waiters(self) -> None:
+        """Give those who wait what is free or may be opened. To be called after every change."""
+        nothing_for: set[tuple[_Key, bool]] = set()
+        for waiter in list(self._waiters):
+            wish = (waiter.key, waiter.for_call)
+            if wish in nothing_for:
+                continue
+            slot = self._choose(*wish) or self._open(waiter.key)
+            if slot is None:
+                nothing_for.add(wish)
+                continue
+            slot.holds += 1
+            slot.calls += waiter.for_call
+            waiter.slot = slot
+            self._waiters.remove(waiter)
+            waiter.told.set()
+
+    def _refuse_waiters(self, waiters: list[_Waiter], error: ProxyError) -> None:
+        for waiter in list(waiters):
+            waiter.error = error
+            self._waiters.remove(waiter)
+            waiter.told.set()
+
+    def _release(self, slot: _Slot, for_call: bool) -> None:
+        slot.holds -= 1
+        slot.calls -= for_call
+        slot.idle_since = self._clock.monotonic()
+        self._end_if_lost(slot)
+        self._serve_waiters()
+
+    def _end_if_lost(self, slot: _Slot) -> None:
+        """A session that the upstream no longer knows (404) ends with the last call on it."""
+        if slot.idle and not slot.session.is_alive:
+            slot.end()
+
     def _capacity(self, key: _Key) -> int | None:
         """How many calls one session of this key may carry at a time."""
         apart = self._settings.isolate_anonymous and key.owner.is_anonymous and key.capabilities.may_be_asked
         return self._settings.calls_per_process or (1 if apart and not self._settings.share else None)
 
     def _choose(self, key: _Key, for_call: bool) -> _Slot | None:
+        """The least busy of those that have room, started ones first."""
         capacity = self._capacity(key) if for_call else None
-        fitting = (s for s in self._slots if s.key == key and s.usable and s.error is None)
-        free = [s for s in fitting if capacity is None or s.calls < capacity]
-        return min(free, key=lambda s: s.calls, default=None)
+        free = (s for s in self._slots if s.key == key and s.usable)
+        fitting = [s for s in free if capacity is None or s.calls < capacity]
+        return min(fitting, key=lambda s: (not s.ready.is_set(), s.calls), default=None)
 
     def _open(self, key: _Key) -> _Slot | None:
-        """A further session, if the bounds allow one; an idle one of somebody else may have to go first."""
+        """A further session, if the bounds allow one."""
         if sum(s.key == key and s.usable for s in self._slots) >= self._settings.processes:
             return None
         if len(self._slots) >= self._settings.max_sessions:
-            idle = [s for s in self._slots if s.holds == 0]
-            if idle:
-                min(idle, key=lambda s: s.idle_since).end()
+            self._make_room()
             return None
         assert self._tasks is not None  # `run` is running
 
@@ -214,52 +295,74 @@ class Pool:
         self._tasks.start_soon(self._keep, slot)
         return slot
 
-    def _hold(self, slot: _Slot, for_call: bool) -> None:
-        slot.holds += 1
-        slot.calls += for_call
-
-    def _release(self, slot: _Slot, for_call: bool) -> None:
-        slot.holds -= 1
-        slot.calls -= for_call
-        slot.idle_since = self._clock.monotonic()
-        if slot.holds == 0 and slot.ready.is_set() and not slot.session.is_alive:
-            slot.end()  # lost upstream (404), and the last call on it is over
-        self._notify()
+    def _make_room(self) -> None:
+        """End the session that was idle for longest, one at a time; its end serves those who wait."""
+        idle = [s for s in self._slots if s.idle]
+        if idle and not any(s.unwanted.is_set() for s in self._slots):
+            min(idle, key=lambda s: s.idle_since).end()
 
     # -- sessions -----------------------------------------------------------------------------------
 
     async def _keep(self, slot: _Slot) -> None:
         """The life of one session, from back-off to end. One handshake, however many calls wait for it."""
-        failures = self._failures.setdefault(slot.key, _Failures())
-        started = self._clock.monotonic()
         try:
-            await self._clock.sleep(failures.delay_s)
-            if self._closing:
-                raise UpstreamUnavailable("the proxy is shutting down")
-            async with anyio.create_task_group() as tasks:
-                await tasks.start(slot.session.run)
-                started = self._clock.monotonic()
-                slot.idle_since = started
-                self.last_fault = None
-                slot.ready.set()
-        except BaseExceptionGroup as group:
-            self._note_end(slot, only_fault(group))
-        except UpstreamError as exc:
-            self._note_end(slot, exc)
+            await self._live(slot)
+        except ProxyError as exc:
+            self._note_failed_start(slot, exc)
+        except Exception:  # a fault of ours in one session must not end the others
+            log.exception("session_failed")
+            slot.error = ProxyError("internal error of the proxy; the upstream session was ended")
         finally:
-            failures.last = self._clock.monotonic()
-            if not slot.ending:
-                failures.count = 1 if failures.last - started >= STABLE_S else failures.count + 1
             slot.error = slot.error or UpstreamClosed("the upstream session has ended")
             slot.ready.set()
             self._slots.remove(slot)
-            self._notify()
+            self._left.beat()
+        self._serve_waiters()
 
-    def _note_end(self, slot: _Slot, error: ProxyError) -> None:
+    async def _live(self, slot: _Slot) -> None:
+        """Raises ProxyError if the session cannot be started."""
+        failures = self._failures.get(slot.key, _Failures())
+        if await self._clock.wait(slot.unwanted, failures.next_start - self._clock.monotonic()):
+            raise UpstreamUnavailable(SHUTTING_DOWN)
+        try:
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(slot.session.run)
+                self.last_fault = None
+                started = slot.idle_since = self._clock.monotonic()
+                slot.ready.set()
+                await slot.session.wait_ended()
+                self._note_end(slot, self._clock.monotonic() - started)
+        except BaseExceptionGroup as group:
+            raise only_fault(group) from None
+
+    def _note_failed_start(self, slot: _Slot, error: ProxyError) -> None:
+        """Who waits for a place fares like those who waited for this start, if no other session is left."""
+        slot.error = error
+        if slot.unwanted.is_set():
+            return
         log.warning("upstream_failed", reason=error.message)
-        if not slot.ready.is_set():
-            slot.error = error
+        if isinstance(error, UpstreamRefused):  # 401, 403: it is there, and wants another caller
+            self.last_fault = None
+        else:
             self.last_fault = error.message
+            self._count_failure(slot.key, lived_s=0.0)
+        if not any(s.key == slot.key and s.usable for s in self._slots):
+            self._refuse_waiters([w for w in self._waiters if w.key == slot.key], error)
+
+    def _note_end(self, slot: _Slot, lived_s: float) -> None:
+        """The session takes no new calls; it may still have to be cleaned up."""
+        loss = slot.session.loss
+        if loss is not None and not slot.unwanted.is_set():
+            log.warning("upstream_lost", reason=loss.message)
+            if not isinstance(loss, SessionLost):  # a server may forget sessions as often as it likes
+                self._count_failure(slot.key, lived_s)
+        self._end_if_lost(slot)
+        self._serve_waiters()
+
+    def _count_failure(self, key: _Key, lived_s: float) -> None:
+        failures = self._failures.setdefault(key, _Failures())
+        failures.count = 1 if lived_s >= STABLE_S else failures.count + 1
+        failures.last = self._clock.monotonic()
 
     async def _sweep(self) -> None:
         limit = self._settings.idle_timeout_s
@@ -267,19 +370,11 @@ class Pool:
             await self._clock.sleep(SWEEP_S)
             now = self._clock.monotonic()
             for slot in self._slots:
-                idle_s = now - slot.idle_since
-                if limit is not None and slot.holds == 0 and slot.ready.is_set() and idle_s >= limit:
+                if limit is not None and slot.idle and now - slot.idle_since >= limit:
                     slot.end()
             for key, failures in list(self._failures.items()):
-                if failures.last and now - failures.last >= STABLE_S:
+                if now - failures.last >= STABLE_S:
                     del self._failures[key]
-
-    async def _changed(self) -> None:
-        await self._freed.wait()
-
-    def _notify(self) -> None:
-        self._freed.set()
-        self._freed = anyio.Event()
 
     # -- changes ------------------------------------------------------------------------------------
 

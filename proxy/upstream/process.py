@@ -35,6 +35,15 @@ LAST_LOOK_S: Final = 0.16  # less and less often
 EXIT_POLL_S: Final = 0.1  # where the system has no pidfd (macOS)
 
 
+_begun: Final[set[ProcessGroup]] = set()
+
+
+def kill_all() -> None:
+    """SIGKILL to every group that was begun and not seen off: for a proxy that has to go at once."""
+    for group in _begun:
+        group.kill()
+
+
 class ProcessGroup:
     """A running command, leader of its own session and group. `end` must be called, then `close_pipes`."""
 
@@ -52,6 +61,7 @@ class ProcessGroup:
         )
         for pipe in self._pipes():
             os.set_blocking(pipe.fileno(), False)
+        _begun.add(self)
 
     @property
     def pid(self) -> int:
@@ -117,11 +127,15 @@ class ProcessGroup:
 
     def close_pipes(self) -> None:
         """Close our ends; harmless if some are closed. Nobody may be waiting on them."""
+        _begun.discard(self)
         for pipe in self._pipes():
             pipe.close()
 
     def _pipes(self) -> tuple[IO[bytes], ...]:
         return self.stdin, self.stdout, self.stderr
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
 
     def _signal(self, sign: int) -> None:
         # Another user's processes (sudo) are not ours to signal; the end of stdin must do for them.

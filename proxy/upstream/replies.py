@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import codecs
 from contextlib import suppress
+from typing import Final
 
 from proxy.errors import ErrorCode
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, check, elements
 from proxy.protocol.jsonrpc import ErrorResponse, MessageError, ResultResponse, parse
+
+_MODERN_CODES: Final = (
+    ErrorCode.HEADER_MISMATCH,
+    ErrorCode.MISSING_CLIENT_CAPABILITY,
+    ErrorCode.UNSUPPORTED_PROTOCOL_VERSION,
+)
 
 
 def messages(raw: bytes, max_depth: int) -> list[bytes]:
@@ -25,13 +32,19 @@ def messages(raw: bytes, max_depth: int) -> list[bytes]:
     return [raw]
 
 
-def answers(message: bytes, call: int, max_depth: int) -> bool:
-    """Whether `message` is the response to `call`."""
+def response_in(message: bytes, max_depth: int) -> ResultResponse | ErrorResponse | None:
+    """What `message` is, if it is a response to anything."""
     try:
         parsed = parse(message, max_depth)
     except MessageError:
-        return False
-    return isinstance(parsed, ResultResponse | ErrorResponse) and is_for(parsed, call)
+        return None
+    return parsed if isinstance(parsed, ResultResponse | ErrorResponse) else None
+
+
+def answers(message: bytes, call: int, max_depth: int) -> bool:
+    """Whether `message` is the response to `call`."""
+    reply = response_in(message, max_depth)
+    return reply is not None and is_for(reply, call)
 
 
 def is_for(reply: ResultResponse | ErrorResponse, call: int) -> bool:
@@ -41,16 +54,22 @@ def is_for(reply: ResultResponse | ErrorResponse, call: int) -> bool:
 
 def error_in(body: bytes, max_depth: int) -> ErrorResponse | None:
     """The JSON-RPC error that came with an HTTP error, if there is one; its id may be made up."""
-    try:
-        parsed = parse(body.removeprefix(codecs.BOM_UTF8), max_depth)
-    except MessageError:
-        return None
-    return parsed if isinstance(parsed, ErrorResponse) else None
+    reply = response_in(body.removeprefix(codecs.BOM_UTF8), max_depth)
+    return reply if isinstance(reply, ErrorResponse) else None
 
 
 def is_method_not_found(reply: ErrorResponse) -> bool:
+    return _has_code(reply, ErrorCode.METHOD_NOT_FOUND)
+
+
+def is_modern(reply: ErrorResponse) -> bool:
+    """Whether only a server of the modern era says this. MCP 2026-07-28, "Backward Compatibility"."""
+    return any(_has_code(reply, code) for code in _MODERN_CODES)
+
+
+def _has_code(reply: ErrorResponse, code: ErrorCode) -> bool:
     with suppress(DuplicateMember):
-        return RawObject.parse(reply.error).get("code") == b"%d" % ErrorCode.METHOD_NOT_FOUND
+        return RawObject.parse(reply.error).get("code") == b"%d" % code
     return False
 
 

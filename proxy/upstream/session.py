@@ -1,20 +1,21 @@
-"""One legacy session with the upstream: handshake, calls, questions, subscriptions, over any transport.
+"""One legacy session with the upstream: handshake, calls and settings, over any transport.
 
-Above: `pool`, which starts and ends sessions, and `routing`, which calls. Below: `pending` (who waits
-for what) and a `Transport` (bytes). A session belongs to one owner and one set of declared
-capabilities. The house style's tree has no module of this name; it would put this into `stdio` and
-`http`, but both speak the same protocol. MCP 2025-11-25, "Lifecycle".
+Above: `pool`, which starts and ends sessions, and `routing`, which calls. Below: `inbox` and `questions`
+(what comes from the upstream), `pending` (who waits for what), and a `Transport` (bytes). A session
+belongs to one owner and one set of declared capabilities. The house style's tree has no module of this
+name; it would put this into `stdio` and `http`, but both speak the same protocol. MCP 2025-11-25,
+"Lifecycle".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.abc import TaskStatus as StartStatus
+from anyio.lowlevel import checkpoint
 
 from proxy.clock import Clock
 from proxy.eras.capabilities import ClientCapabilities, initialize_params
@@ -31,87 +32,21 @@ from proxy.errors import (
 )
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
-from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, elements
-from proxy.protocol.jsonrpc import (
-    ErrorResponse,
-    MessageError,
-    Notification,
-    Request,
-    RequestId,
-    ResultResponse,
-)
 from proxy.upstream.base import CallListener, Failure, Outcome, Question, Result, Transport
 from proxy.upstream.catalogue import Catalogue
+from proxy.upstream.inbox import ChangeListener, Inbox
 from proxy.upstream.pending import AskingTools, PendingCall, PendingTable
+from proxy.upstream.questions import Questions
+from proxy.upstream.settings import LogLevel, WatchedResources
 
-COURTESY_TIMEOUT_S: Final = 5.0  # cancel notices and refusals: must not pile up before a stuck server
-SETTING_TIMEOUT_S: Final = 10.0  # setLevel, subscribe: a server that ignores them must not hold up a call
-UNCLAIMED_QUESTION_S: Final = 60.0  # how long a question without a call waits for one
-OUTBOX_SIZE: Final = 1_000  # messages that nobody waits for; more means that the server does not read
+CLIENT_NAME: Final = "mcp-taskproxy"
+ASK_TIMEOUT_S: Final = 10.0  # requests of our own: a server that ignores them must not hold up a call
+COURTESY_TIMEOUT_S: Final = 5.0  # cancel notices, refusals, pings: must not pile up before a stuck server
+MAX_POSTED: Final = 1_000  # of those on their way at once; more means that the server does not read
 
-ChangeListener = Callable[[str, bytes | None], None]
-"""Told the method and params of a list change or resource update. Must not block."""
-
-_CHANGES: Final = frozenset(
-    {
-        names.TOOLS_LIST_CHANGED,
-        names.PROMPTS_LIST_CHANGED,
-        names.RESOURCES_LIST_CHANGED,
-        names.RESOURCES_UPDATED,
-    }
-)
-_QUESTIONS: Final = frozenset({names.ELICITATION_CREATE, names.SAMPLING_CREATE_MESSAGE, names.ROOTS_LIST})
+__all__ = ["ChangeListener", "LegacySession"]
 
 log = get_logger()
-
-
-class SessionQuestion:
-    """A request of the upstream, answered at most once. Implements `base.Question`."""
-
-    def __init__(self, session: LegacySession, request: Request, *, exact: bool) -> None:
-        self._session = session
-        self._request = request
-        self._done = False
-        self.exact = exact  # the wire said which call it belongs to
-
-    @property
-    def id(self) -> RequestId:
-        return self._request.id
-
-    @property
-    def method(self) -> str:
-        return self._request.method
-
-    @property
-    def params(self) -> bytes | None:
-        return self._request.params
-
-    @property
-    def done(self) -> bool:
-        return self._done
-
-    async def answer(self, result: bytes) -> None:
-        if self._done:
-            return
-        self._done = True
-        try:
-            await self._session.send_answer(self, result)
-        except UpstreamError:
-            self._done = False  # not handed over: the same answer may be tried again
-            raise
-
-    def refuse(self, error: bytes) -> None:
-        if not self._done:
-            self._done = True
-            self._session.forget_question(self)
-            self._session.post(jsonrpc.error_response(self.id, error))
-
-    def withdraw(self) -> None:
-        """The upstream does not want an answer any more."""
-        self._done = True
-
-    def __repr__(self) -> str:
-        return f"<Question {self.method} {self.id.raw[:40]!r}{' done' if self._done else ''}>"
 
 
 class LegacySession:
@@ -134,24 +69,30 @@ class LegacySession:
         self._name = name
         self._capabilities = capabilities
         self._client_version = client_version
-        self._clock = clock
-        self._max_depth = max_depth
         self._start_timeout_s = start_timeout_s
         self._on_change = on_change
-        self._table = PendingTable(asking)
         self._info: ServerInfo | None = None
-        self._ended = anyio.Event()  # no answer can come any more
-        self._gone = anyio.Event()  # nothing of the connection is left
-        self._replace_me = False
         self._loss: UpstreamError | None = None
-        self._unclaimed: list[SessionQuestion] = []
-        self._known_roots: bytes | None = None
-        self._log_level: str | None = None
-        self.catalogue = Catalogue(self.ask, clock)
-        self._settings = anyio.Lock()
-        self._watched: dict[str, int] = {}
+        self._stale = anyio.Event()  # no new calls here
+        self._gone = anyio.Event()  # nothing of the connection is left
         self._tasks: TaskGroup | None = None
-        self._outbox, self._outgoing = anyio.create_memory_object_stream[bytes](OUTBOX_SIZE)
+        self._posted = 0
+        self._overflown = False
+        self._table = PendingTable()
+        self._questions = Questions(
+            self._table, asking, capabilities, clock, send=self._send, post=self._post
+        )
+        self._inbox = Inbox(
+            self._table,
+            self._questions,
+            name=name,
+            max_depth=max_depth,
+            post=self._post,
+            on_change=self._changed,
+        )
+        self._log_level = LogLevel(self.ask, name)
+        self._resources = WatchedResources(self.ask, name)
+        self.catalogue = Catalogue(self.ask, clock)
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -164,12 +105,12 @@ class LegacySession:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                await tasks.start(self._run_transport)
-                tasks.start_soon(self._deliver_outbox)
+                await self._connect(tasks)
+                tasks.start_soon(self._questions.expire)
                 try:
                     await self._shake_hands()
                 except UpstreamError:
-                    self._transport.close()
+                    self.close()
                     await self._gone.wait()
                     raise
                 task_status.started()
@@ -179,8 +120,15 @@ class LegacySession:
             raise only_fault(group) from None
         finally:
             self.lost(None, UpstreamClosed(f"upstream '{self._name}': the session was ended"))
-            self._outbox.close()
-            self._outgoing.close()
+
+    async def _connect(self, tasks: TaskGroup) -> None:
+        try:
+            with anyio.fail_after(self._start_timeout_s):
+                await tasks.start(self._run_transport)
+        except TimeoutError:
+            raise UpstreamTimeout(
+                f"upstream '{self._name}' could not be connected within {self._start_timeout_s:g} s"
+            ) from None
 
     async def _run_transport(self, *, task_status: StartStatus[None]) -> None:
         try:
@@ -191,44 +139,35 @@ class LegacySession:
     async def _shake_hands(self) -> None:
         """initialize, its answer, initialized: first, in this order, never cancelled (VER-015, VER-017)."""
         call = self._table.add(names.INITIALIZE, None, _Nobody())
-        params = initialize_params(self._capabilities, "mcp-taskproxy", self._client_version)
+        params = initialize_params(self._capabilities, CLIENT_NAME, self._client_version)
         try:
             with anyio.fail_after(self._start_timeout_s):
-                request = jsonrpc.request(call.id, names.INITIALIZE, params)
-                await self._transport.send(request, call=call.id)
+                await self._send(jsonrpc.request(call.id, names.INITIALIZE, params), call=call.id)
                 await call.ended.wait()
+                info = self._accepted(call.result())
+                self._transport.established(info.version)
+                await self._send(jsonrpc.notification(names.INITIALIZED))
         except TimeoutError:
             raise UpstreamTimeout(
                 f"upstream '{self._name}' did not answer initialize within {self._start_timeout_s:g} s"
             ) from None
         finally:
             self._table.remove(call)
-        match call.outcome:
-            case Result(raw):
-                self._info = ServerInfo.parse(raw)
-            case Failure(error):
-                raise UpstreamProtocolError(
-                    f"upstream '{self._name}' refused initialize: {error[:200].decode(errors='replace')}"
-                )
-            case None:
-                raise call.loss or UpstreamClosed(f"upstream '{self._name}' went away during initialize")
-        self._transport.established(self._info.version)
-        await self._transport.send(jsonrpc.notification(names.INITIALIZED))
-        log.info(
-            "upstream_connected",
-            upstream=self._name,
-            transport=self._transport.describe(),
-            version=self._info.version,
-        )
+        self._info = info
+        where = self._transport.describe()
+        log.info("upstream_connected", upstream=self._name, transport=where, version=info.version)
 
-    async def _deliver_outbox(self) -> None:
-        async for message in self._outgoing:
-            with anyio.move_on_after(COURTESY_TIMEOUT_S), suppress(UpstreamError):
-                await self._transport.send(message)
+    def _accepted(self, outcome: Outcome) -> ServerInfo:
+        match outcome:
+            case Result(raw):
+                return ServerInfo.parse(raw)
+            case Failure(error):
+                said = error[:200].decode(errors="replace")
+                raise UpstreamProtocolError(f"upstream '{self._name}' refused initialize: {said}")
 
     def close(self) -> None:
         """End the session in an orderly way; `run` returns when that is done. No new calls from now on."""
-        self._replace_me = True
+        self._stale.set()
         self._transport.close()
 
     @property
@@ -239,13 +178,19 @@ class LegacySession:
     @property
     def is_alive(self) -> bool:
         """Whether new calls may be sent here."""
-        return self._info is not None and not self._ended.is_set() and not self._replace_me
+        return self._info is not None and not self._stale.is_set()
+
+    @property
+    def loss(self) -> UpstreamError | None:
+        """Why no answer can come any more, if that is so."""
+        return self._loss
 
     async def wait_ended(self) -> None:
-        await self._ended.wait()
+        """Until new calls need another session; those in flight here may still be answered."""
+        await self._stale.wait()
 
     def __repr__(self) -> str:
-        state = "READY" if self.is_alive else ("ENDED" if self._ended.is_set() else "STARTING")
+        state = "ENDED" if self._stale.is_set() else "STARTING" if self._info is None else "READY"
         where = self._transport.describe()
         return f"<Upstream '{self._name}' {where} legacy {state}, {len(self._table)} pending>"
 
@@ -259,260 +204,104 @@ class LegacySession:
         Raises UpstreamError if no answer can come. If it is cancelled, the upstream is told with our id
         and nobody waits for its answer. The wait itself has no bound here: whoever calls has one.
         """
+        await checkpoint()  # who is cancelled already sends nothing (CANC-004)
         member = names.NAME_MEMBER.get(method)
         pending = self._table.add(method, member and lower_name(params, member), listener)
-        if pending.carries_input:
-            self._hand_over(self._unclaimed)
-        token = pending.id if want_progress else None
-        message = jsonrpc.request(pending.id, method, lower_params(method, params, token))
         try:
-            await self._send_call(pending, message)
+            token = pending.id if want_progress else None
+            message = jsonrpc.request(pending.id, method, lower_params(method, params, token))
+            self._questions.begin(pending)
+            await self._send(message, call=pending.id)
             await pending.ended.wait()
         except anyio.get_cancelled_exc_class():
-            if not pending.ended.is_set():
-                self.post(
-                    jsonrpc.notification(names.CANCELLED, cancelled_params(pending.id, "no longer needed"))
-                )
+            if pending in self._table:
+                notice = cancelled_params(pending.id, "no longer needed")
+                self._post(jsonrpc.notification(names.CANCELLED, notice))
             raise
         finally:
             self._retire(pending)
-        if pending.outcome is None:
-            raise pending.loss or UpstreamClosed(f"upstream '{self._name}' closed the session")
-        return pending.outcome
+        return pending.result()
 
-    async def _send_call(self, pending: PendingCall, message: bytes) -> None:
-        if self._loss is not None:
-            raise self._loss
-        await self._transport.send(message, call=pending.id)
+    def _retire(self, pending: PendingCall) -> None:
+        """Nobody waits for it any more."""
+        self._table.remove(pending)
+        self._transport.abandon(pending.id)
+        self._questions.end(pending)
 
     async def ask(self, method: str, params: bytes | None) -> Outcome:
-        """A request of our own, bounded by SETTING_TIMEOUT_S. Raises UpstreamError, also in time-outs."""
+        """A request of our own, bounded by ASK_TIMEOUT_S. Raises UpstreamError, also in time-outs."""
         try:
-            with anyio.fail_after(SETTING_TIMEOUT_S):
+            with anyio.fail_after(ASK_TIMEOUT_S):
                 return await self.call(method, params, _Nobody(), want_progress=False)
         except TimeoutError:
             raise UpstreamTimeout(f"upstream '{self._name}' did not answer {method} in time") from None
 
     async def notify(self, method: str, params: bytes | None) -> None:
-        await self._transport.send(jsonrpc.notification(method, params))
-
-    def post(self, message: bytes) -> None:
-        """Send a message that nobody waits for. Dropped if the server has stopped reading."""
-        try:
-            self._outbox.send_nowait(message)
-        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            log.warning("upstream_message_dropped", upstream=self._name)
-
-    def _retire(self, pending: PendingCall) -> None:
-        """Its open questions move on to another call, unless they are known to be its own (contract 2)."""
-        self._table.remove(pending)
-        self._transport.abandon(pending.id)
-        left = [q for q in pending.questions if isinstance(q, SessionQuestion) and not q.done]
-        pending.questions.clear()
-        for question in left:
-            pending.listener.on_withdrawn(question)
-            if question.exact or (not pending.ended.is_set() and self._table.attribute() is None):
-                question.refuse(
-                    jsonrpc.error_object(ErrorCode.INTERNAL_ERROR, "the call that asked has ended")
-                )
-            else:
-                self._place(question, None)
-
-    def _settle_all(self, loss: UpstreamError) -> None:
-        for call in self._table.all():
-            call.lose(loss)
-
-    # -- settings of the session --------------------------------------------------------------------
+        """Raises UpstreamError if the notification was not accepted."""
+        await self._send(jsonrpc.notification(method, params))
 
     async def ensure_log_level(self, level: str) -> None:
         """Have the upstream log at least from `level` on (LOG-004). A refusal is not told the client."""
-        if not self.info.declares("logging"):
-            return
-        async with self._settings:
-            if self._log_level == level:
-                return
-            try:
-                await self.ask(names.LOGGING_SET_LEVEL, dumps({"level": level}))
-                self._log_level = level
-            except UpstreamError as exc:
-                log.warning(
-                    "upstream_setting_failed", upstream=self._name, setting="level", reason=exc.message
-                )
+        if self.info.declares("logging"):
+            await self._log_level.ensure(level)
 
     async def watch_resource(self, uri: str) -> None:
         """Subscribe once per URI, however many listen (SUB-010). Raises UpstreamError if that fails."""
-        async with self._settings:
-            if not self._watched.get(uri):
-                outcome = await self.ask(names.RESOURCES_SUBSCRIBE, dumps({"uri": uri}))
-                if isinstance(outcome, Failure):
-                    raise UpstreamProtocolError(f"upstream '{self._name}' refused to subscribe to a resource")
-            self._watched[uri] = self._watched.get(uri, 0) + 1
+        await self._resources.watch(uri)
 
     async def unwatch_resource(self, uri: str) -> None:
-        """The last one to go unsubscribes upstream (SUB-008)."""
-        async with self._settings:
-            left = self._watched.get(uri, 0) - 1
-            if left > 0:
-                self._watched[uri] = left
-            elif self._watched.pop(uri, None) is not None and self.is_alive:
-                with suppress(UpstreamError):
-                    await self.ask(names.RESOURCES_UNSUBSCRIBE, dumps({"uri": uri}))
+        """The last one to go unsubscribes upstream (SUB-008). Bounded, and cannot fail."""
+        if self.is_alive:
+            await self._resources.unwatch(uri)
 
-    # -- what comes from the upstream (base.Receiver) ------------------------------------------------
+    # -- what goes out --------------------------------------------------------------------------------
+
+    async def _send(self, message: bytes, *, call: int | None = None) -> None:
+        if self._loss is not None:
+            raise self._loss.with_traceback(None)
+        try:
+            await self._transport.send(message, call=call)
+        except SessionLost:
+            self._stale.set()
+            raise
+
+    def _post(self, message: bytes) -> None:
+        """Send a message that nobody waits for. Dropped if the server has stopped reading."""
+        if self._loss is not None or self._tasks is None:
+            return
+        if self._posted < MAX_POSTED:
+            self._posted += 1
+            self._overflown = False
+            self._tasks.start_soon(self._deliver, message)
+        elif not self._overflown:
+            self._overflown = True
+            log.warning("upstream_messages_dropped", upstream=self._name, waiting=self._posted)
+
+    async def _deliver(self, message: bytes) -> None:
+        try:
+            with anyio.move_on_after(COURTESY_TIMEOUT_S), suppress(UpstreamError):
+                await self._send(message)
+        finally:
+            self._posted -= 1
+
+    # -- what comes in (base.Receiver) ----------------------------------------------------------------
 
     def received(self, message: bytes, call: int | None) -> None:
-        try:
-            parsed = jsonrpc.parse(message, self._max_depth)
-        except MessageError as exc:
-            self._received_junk(message, call, exc)
-            return
-        match parsed:
-            case ResultResponse(rid, result):
-                self._answered(rid, call, Result(result))
-            case ErrorResponse(rid, error):
-                self._answered(rid, call, Failure(error))
-            case Request():
-                self._asked(parsed, self._table.get(call))
-            case Notification(method, params):
-                self._notified(method, params, self._table.get(call))
-
-    def _received_junk(self, message: bytes, call: int | None, fault: MessageError) -> None:
-        """An array is a batch of old servers and taken apart (F20); the rest is noise."""
-        if fault.code is ErrorCode.INVALID_REQUEST and message.lstrip()[:1] == b"[":
-            for element in elements(message):
-                self.received(element, call)
-            return
-        answered = self._table.answered_by(fault.id) or self._table.get(call)
-        if answered is not None and fault.id is not None:
-            answered.lose(UpstreamProtocolError(f"upstream '{self._name}' sent an invalid response: {fault}"))
-            return
-        log.warning("upstream_noise_skipped", upstream=self._name, reason=fault.message, bytes=len(message))
-
-    def _answered(self, rid: RequestId | None, origin: int | None, outcome: Outcome) -> None:
-        pending = self._table.answered_by(rid)
-        if pending is None and rid is None:
-            pending = self._table.get(origin)  # an error to a request whose id the server could not read
-        if pending is None:
-            log.debug("late_answer_dropped", upstream=self._name)
-            return
-        pending.settle(outcome)
-
-    def _notified(self, method: str, params: bytes | None, origin: PendingCall | None) -> None:
-        if method == names.PROGRESS:
-            self._progressed(params)
-        elif method == names.CANCELLED:
-            self._question_withdrawn(params)
-        elif method in _CHANGES:
-            if method == names.TOOLS_LIST_CHANGED:
-                self.catalogue.forget()
-            self._on_change(method, params)
-        elif method != names.ELICITATION_COMPLETE:  # ours alone to know (ELIC-004)
-            pending = origin or self._table.alone()
-            if pending is not None:
-                pending.listener.on_notification(method, params)
-
-    def _progressed(self, params: bytes | None) -> None:
-        try:
-            token = RawObject.parse(params or b"").get(names.META_PROGRESS_TOKEN)
-            rid = RequestId.parse(token) if token is not None else None
-            pending = self._table.answered_by(rid)
-            if pending is None or params is None or not pending.rises(params):
-                return
-        except (JsonError, DuplicateMember):
-            return
-        pending.listener.on_notification(names.PROGRESS, params)
+        self._inbox.take(message, call)
 
     def lost(self, call: int | None, error: UpstreamError) -> None:
-        if call is not None:
-            pending = self._table.get(call)
-            if pending is not None:
-                pending.lose(error)
-            if isinstance(error, SessionLost):
-                self._replace_me = True  # the others in flight may still be answered
-            return
-        if not self._ended.is_set():
-            self._loss = error
-            self._ended.set()
-            self._settle_all(error)
+        if call is None:
+            self._loss = self._loss or error
+            self._table.lose_all(error)
+        elif (pending := self._table.get(call)) is not None:
+            self._table.lose(pending, error)
+        if call is None or isinstance(error, SessionLost):
+            self._stale.set()
 
-    # -- questions ----------------------------------------------------------------------------------
-
-    def _asked(self, request: Request, origin: PendingCall | None) -> None:
-        if request.method == names.PING:
-            self.post(jsonrpc.result_response(request.id, b"{}"))
-            return
-        question = SessionQuestion(self, request, exact=origin is not None and origin.carries_input)
-        missing = self._capabilities.missing_for(request.method, request.params)
-        if request.method not in _QUESTIONS:
-            question.refuse(
-                jsonrpc.error_object(ErrorCode.METHOD_NOT_FOUND, f"unknown method {request.method}")
-            )
-        elif origin is None and missing is not None and self._table.attribute() is None:
-            question.refuse(missing.refusal(request.method))
-        else:
-            self._place(question, origin)
-
-    def _place(self, question: SessionQuestion, origin: PendingCall | None) -> None:
-        """Give the question to the call it belongs to, or keep it for the next one that can carry it."""
-        pending = origin if origin is not None and origin.carries_input else None
-        pending = pending or self._table.attribute()
-        if pending is not None:
-            pending.questions.append(question)
-            pending.listener.on_question(question)
-        elif question.method == names.ROOTS_LIST and self._known_roots is not None:
-            self.post(jsonrpc.result_response(question.id, self._known_roots))
-            question.withdraw()
-        elif not self._ended.is_set() and self._tasks is not None:
-            self._unclaimed.append(question)
-            self._tasks.start_soon(self._expire_question, question)
-
-    def _hand_over(self, questions: list[SessionQuestion]) -> None:
-        waiting = [q for q in questions if not q.done]
-        questions.clear()
-        for question in waiting:
-            self._place(question, None)
-
-    async def _expire_question(self, question: SessionQuestion) -> None:
-        await self._clock.sleep(UNCLAIMED_QUESTION_S)
-        if question in self._unclaimed:
-            self._unclaimed.remove(question)
-            question.refuse(
-                jsonrpc.error_object(
-                    ErrorCode.INTERNAL_ERROR,
-                    f"no request of the client is in flight that can carry {question.method}",
-                )
-            )
-
-    def forget_question(self, question: SessionQuestion) -> None:
-        """It is answered or refused; no call waits for it any more."""
-        for call in self._table.all():
-            if question in call.questions:
-                call.questions.remove(question)
-
-    async def send_answer(self, question: SessionQuestion, result: bytes) -> None:
-        if self._loss is not None:
-            raise self._loss
-        await self._transport.send(jsonrpc.result_response(question.id, result))
-        self.forget_question(question)
-        if question.method == names.ROOTS_LIST:
-            self._known_roots = result
-
-    def _question_withdrawn(self, params: bytes | None) -> None:
-        try:
-            raw = RawObject.parse(params or b"").get("requestId")
-            rid = RequestId.parse(raw) if raw is not None else None
-        except (JsonError, DuplicateMember):
-            return
-        if rid is None:
-            return
-        for call in self._table.all():
-            for question in call.questions:
-                if question.id.value == rid.value and isinstance(question, SessionQuestion):
-                    question.withdraw()
-                    call.questions.remove(question)
-                    call.listener.on_withdrawn(question)
-                    return
-        self._unclaimed = [q for q in self._unclaimed if q.id.value != rid.value]
+    def _changed(self, method: str, params: bytes | None) -> None:
+        if method == names.TOOLS_LIST_CHANGED:
+            self.catalogue.forget()
+        self._on_change(method, params)
 
 
 class _Nobody:

@@ -90,7 +90,9 @@ class StdioTransport:
                         await self._hear_last_words()
                 finally:
                     with anyio.CancelScope(shield=True):  # bounded by `ProcessGroup.end`
-                        if not self._closing:
+                        if self._closing:
+                            outbox.finish()
+                        else:
                             outbox.stop()
                             self._say_lost()
                         if not await process.end():
@@ -107,8 +109,8 @@ class StdioTransport:
         If cancelled, the message is dropped, unless it was begun: then the rest of it follows.
         UpstreamUnavailable means that not a byte was written.
         """
-        if self._outbox is None:
-            raise UpstreamUnavailable(f"upstream {self._name!r} was not started")
+        if self._outbox is None or self._over.is_set():
+            raise UpstreamUnavailable(f"upstream {self._name!r} is not running")
         await self._outbox.send(one_line(message) + b"\n")
 
     def abandon(self, call: int) -> None:
@@ -119,12 +121,9 @@ class StdioTransport:
 
     def close(self) -> None:
         """See `Transport`. What waits is still written; what the server then says is still received."""
-        if self._over.is_set():
-            return
-        self._closing = True
-        self._over.set()
-        if self._outbox is not None:
-            self._outbox.finish()
+        if not self._over.is_set():
+            self._closing = True
+            self._over.set()
 
     def describe(self) -> str:
         return f"stdio {self._command[0]}" if self._process is None else f"stdio pid {self._process.pid}"

@@ -124,7 +124,7 @@ def test_what_parsers_stumble_over_is_json(raw: bytes) -> None:
         (b"", "Expecting value"),
         (b"NaN", "NaN is not JSON"),
         (b"-Infinity", "-Infinity is not JSON"),
-        (b'{"a":1,}', "double quotes"),
+        (b'{"a" 1}', "Expecting ':' delimiter"),
         (b'"\x01"', "control character"),
         (b'"\xc3"', "not valid UTF-8 at byte 1"),
         (b'"\xed\xa0\x80"', "not valid UTF-8 at byte 1"),
@@ -292,7 +292,7 @@ def long_text(item: bytes, size: int) -> bytes:
 )
 def test_long_texts_take_time_in_proportion(item: bytes) -> None:
     """I6: all of it happens in the event loop."""
-    raw = long_text(item, 4_000_000)
+    raw = long_text(item, 2_000_000)
     start = time.process_time()
     check(raw, DEPTH)
     result = RawObject.parse(raw).get("result")

@@ -25,6 +25,7 @@ ASKS: Final = "test_input_required_result_elicitation"
 READ_ID: Final = 7
 
 ROUNDS: Final = 200
+UNANSWERABLE: Final = 40
 FIRST_LAG_S: Final = 0.002
 LAG_STEP: Final = 1.5
 
@@ -180,7 +181,6 @@ async def test_a_parked_call_whose_client_never_returns_is_cancelled_upstream(
     legacy = await bench.legacy(transport)
     proxy = await bench.proxy(legacy.upstream, {"tasks": {"threshold": "250ms", "mrtr_wait": "1s"}})
     client = await bench.client(proxy, capabilities=ELICITATION)
-    await client.call_tool("greet", {"name": "warm-up"})  # starting a process takes longer than the threshold
 
     asked = await client.call_tool(ASKS)
     assert asked.result["resultType"] == "input_required"
@@ -207,7 +207,6 @@ async def test_a_question_before_the_threshold_is_answered_by_a_retry(
     legacy = await bench.legacy(transport, "--post-delay", "0")
     proxy = await bench.proxy(legacy.upstream, SETTINGS)
     client = await bench.client(proxy, capabilities=ELICITATION)
-    await client.call_tool("greet", {"name": "warm-up"})  # starting a process takes longer than the threshold
 
     asked = await client.call_tool("test_tool_with_task")
     [(key, question)] = asked.result["inputRequests"].items()
@@ -235,6 +234,24 @@ async def test_a_question_inside_a_task_is_answered_by_an_update(bench: Bench, t
 
     assert (await client.wait_task(task)).text == "deleted a.txt"
     assert [row["content"] for row in legacy.journal() if row["event"] == "answer"] == [{"confirm": True}]
+
+
+async def test_a_question_that_nobody_can_answer_ends_its_call_and_nothing_else(
+    bench: Bench, transport: Transport
+) -> None:
+    """Cancelled, then refused. The other way round the refusal lets the tool answer while the cancel arrives,
+    and a server on the Python SDK 1.x ends its session over that."""
+    legacy = await bench.legacy(transport)
+    proxy = await bench.proxy(legacy.upstream, SETTINGS)
+    client = await bench.client(proxy, tasks=False)
+
+    for _ in range(UNANSWERABLE):
+        asked = await client.call_tool("test_missing_capability")
+        assert asked.error["code"] == -32021
+        assert asked.error["data"]["requiredCapabilities"] == {"sampling": {}}
+        assert (await client.call_tool("greet", {"name": "Ada"})).text == "Hello, Ada!"
+
+    assert len({row["session"] for row in legacy.journal() if row["event"] == "start"}) == 1
 
 
 async def test_two_questions_are_answered_one_after_the_other(bench: Bench, transport: Transport) -> None:

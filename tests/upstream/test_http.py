@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import aiohttp
 import anyio
 import pytest
 from aiohttp import web
 from anyio.abc import SocketAttribute
-from anyio.lowlevel import checkpoint
 
 from proxy.errors import (
     SessionLost,
@@ -28,7 +26,7 @@ from proxy.errors import (
     UpstreamUnavailable,
 )
 from proxy.protocol import jsonrpc
-from proxy.upstream import http
+from proxy.upstream import acceptance, http
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN, UnexpectedStatus
 from proxy.upstream.http import HttpTransport, make_client
 from tests.manual_clock import ManualClock
@@ -51,6 +49,7 @@ from tests.upstream.fake_http import (
     stream,
     vanish,
 )
+from tests.upstream.told import Told, until
 
 pytestmark = pytest.mark.anyio
 
@@ -58,39 +57,9 @@ MIB = 1 << 20
 NOTE = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}'
 
 
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(5):
-        while not condition():
-            await checkpoint()
-
-
 async def gets(upstream: FakeHttp, number: int) -> None:
     """Wait until so many GETs have come."""
     await until(lambda: len(upstream.by("GET")) >= number)
-
-
-@dataclass
-class Told:
-    """A receiver that remembers."""
-
-    received_: list[tuple[bytes, int | None]] = field(default_factory=list)
-    losses: list[tuple[int | None, UpstreamError]] = field(default_factory=list)
-    on_received: Callable[[bytes, int | None], None] | None = None
-
-    def received(self, message: bytes, call: int | None) -> None:
-        self.received_.append((message, call))
-        if self.on_received is not None:
-            self.on_received(message, call)
-
-    def lost(self, call: int | None, error: UpstreamError) -> None:
-        assert not any(lost is None for lost, _ in self.losses), "the last thing was said already"
-        self.losses.append((call, error))
-
-    def of(self, call: int | None) -> list[bytes]:
-        return [message for message, about in self.received_ if about == call]
-
-    def loss_of(self, call: int | None) -> UpstreamError | None:
-        return next((error for lost, error in self.losses if lost == call), None)
 
 
 class Rig:
@@ -915,7 +884,7 @@ async def test_a_notification_is_sent_once_the_server_has_accepted_it(
 async def test_a_notification_that_is_not_accepted_in_time_is_an_error(
     upstream: FakeHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "ACCEPT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(acceptance, "ACCEPT_TIMEOUT_S", 0.05)
     upstream.handlers["POST"] = hang
     async with running(upstream) as rig:
         with pytest.raises(UpstreamTimeout):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.upstream.replies import answers, error_in, is_method_not_found, messages, text_of
+from proxy.upstream.replies import answers, error_in, is_method_not_found, is_modern, messages, text_of
 
 DEPTH = 20
 
@@ -73,9 +73,21 @@ def test_an_error_without_code_and_words_is_an_error_all_the_same(error: bytes) 
     reply = error_in(b'{"jsonrpc":"2.0","error":' + error + b"}", DEPTH)
     assert reply is not None
     assert not is_method_not_found(reply)
+    assert not is_modern(reply)
     assert text_of(reply) == b""
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"error":"x"}'])
 def test_other_bodies_hold_no_error(body: bytes) -> None:
     assert error_in(body, DEPTH) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "modern"),
+    [(-32020, True), (-32021, True), (-32022, True), (-32023, False), (-32601, False), (32022, False)],
+)
+def test_three_codes_are_said_by_modern_servers_alone(code: int, modern: bool) -> None:
+    """VER-013."""
+    reply = error_in(b'{"jsonrpc":"2.0","id":null,"error":{"code":%d,"message":""}}' % code, DEPTH)
+    assert reply is not None
+    assert is_modern(reply) == modern

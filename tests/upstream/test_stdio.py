@@ -284,7 +284,7 @@ async def test_a_command_that_cannot_be_started_is_named(
     assert caught.value.message == f"upstream 'search' could not be started: {reason}"
     assert server.inbox.losses == []
     assert descriptors() == open_before
-    with pytest.raises(UpstreamUnavailable, match="was not started"):
+    with pytest.raises(UpstreamUnavailable, match="is not running"):
         await server.transport.send(b"{}")
 
 
@@ -320,7 +320,7 @@ async def test_an_end_of_its_own_is_told_at_once_with_its_cause(
         assert isinstance(loss, UpstreamClosed)
         assert loss.message == f"upstream 'search' {told}"
         assert server.inbox.messages == before
-        with pytest.raises(UpstreamUnavailable, match="takes no messages any more"):
+        with pytest.raises(UpstreamUnavailable, match="is not running"):
             await server.transport.send(b"late")
 
 
@@ -362,6 +362,14 @@ async def test_close_lets_the_server_finish(serve: Serve) -> None:
             await server.transport.send(b"{}")
     assert server.inbox.messages == [b'{"n":%d}' % number for number in range(100)]
     assert server.inbox.losses[0].message == "upstream 'search' was closed"
+
+
+async def test_who_is_closed_before_it_runs_ends_at_once(serve: Serve) -> None:
+    server = Server(script("echo"), "unused")
+    server.transport.close()
+    with anyio.fail_after(process_module.GRACE_S):
+        await server.transport.run(server.inbox, task_status=anyio.TASK_STATUS_IGNORED)
+    assert len(server.inbox.losses) == 1
 
 
 async def test_what_is_sent_while_the_server_dies_arrives_whole_or_fails(serve: Serve) -> None:

@@ -1,0 +1,203 @@
+"""From the configuration to the parts: the one place where concrete classes are named.
+
+Above: `app`, which starts and stops what is assembled here. The house style has `app.py` alone wire
+everything; that is two nouns by now, the parts and their life, so the parts stand here. Contract
+section 11.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import ClientSession
+
+from proxy import __version__
+from proxy.clock import Clock
+from proxy.config import Config
+from proxy.downstream.guard import Guard
+from proxy.downstream.http import HttpEndpoint, HttpSettings
+from proxy.downstream.operations import Operations, Report
+from proxy.downstream.pipes import LineWriter
+from proxy.downstream.stdio import LOCAL_USER, StdioEndpoint, StdioSettings
+from proxy.eras.capabilities import ClientCapabilities
+from proxy.errors import StoreError
+from proxy.limits import Gauge, PollLimit
+from proxy.owners import Credentials, Owner
+from proxy.routing.bridge import SUPPORTED_VERSIONS, Bridge
+from proxy.routing.conversion import Conversion
+from proxy.routing.listen import Listen
+from proxy.routing.passthrough import Passthrough
+from proxy.routing.router import Router
+from proxy.routing.runner import Runner
+from proxy.routing.task_methods import TaskMethods
+from proxy.stores.base import TaskStore
+from proxy.stores.disk import DiskStore, Durability
+from proxy.stores.memory import MemoryStore
+from proxy.tasks.policy import InputMode, Policy, Polling, ToolMode, ToolPolicy
+from proxy.upstream.base import Transport
+from proxy.upstream.http import HttpTransport
+from proxy.upstream.pending import AskingTools
+from proxy.upstream.pool import Pool, PoolSettings
+from proxy.upstream.session import ChangeListener, LegacySession
+from proxy.upstream.stdio import StdioTransport
+
+
+class Upstream:
+    """Makes transports and sessions with the configured server."""
+
+    def __init__(self, config: Config, policy: Policy, client: ClientSession, clock: Clock) -> None:
+        self._config = config
+        self._client = client
+        self._clock = clock
+        self._asking = AskingTools(lambda tool: policy.for_tool(tool).input is InputMode.TASK)
+        self.credentials = Credentials()
+
+    def transport(self, owner: Owner) -> Transport:
+        upstream, limits = self._config.upstream, self._config.limits
+        if upstream.command is not None:
+            return StdioTransport(
+                upstream.command,
+                env=upstream.env,
+                cwd=Path(upstream.cwd) if upstream.cwd is not None else None,
+                name=upstream.name,
+                max_bytes=limits.message,
+            )
+        assert upstream.url is not None  # the configuration has one or the other
+        return HttpTransport(
+            upstream.url,
+            name=upstream.name,
+            max_bytes=limits.message,
+            max_depth=limits.depth,
+            client=self._client,
+            headers=lambda: self.credentials.headers(owner),
+            clock=self._clock,
+        )
+
+    def session(
+        self, owner: Owner, capabilities: ClientCapabilities, on_change: ChangeListener
+    ) -> LegacySession:
+        return LegacySession(
+            self.transport(owner),
+            name=self._config.upstream.name,
+            capabilities=capabilities,
+            client_version=__version__,
+            asking=self._asking,
+            clock=self._clock,
+            max_depth=self._config.limits.depth,
+            start_timeout_s=self._config.upstream.start_timeout,
+            on_change=on_change,
+        )
+
+    def passthrough(self, client: LineWriter) -> Passthrough:
+        """The session of one legacy client on stdio."""
+        return Passthrough(
+            lambda: self.transport(LOCAL_USER),
+            client,
+            name=self._config.upstream.name,
+            clock=self._clock,
+            max_depth=self._config.limits.depth,
+            start_timeout_s=self._config.upstream.start_timeout,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What both kinds of client are served from; `app` starts and stops them."""
+
+    config: Config
+    clock: Clock
+    secret: bytes
+    upstream: Upstream
+    pool: Pool
+    runner: Runner
+    conversion: Conversion
+    listen: Listen
+    router: Router
+    operations: Operations
+
+    def http_endpoint(self) -> HttpEndpoint:
+        config, limits = self.config, self.config.limits
+        return HttpEndpoint(
+            self.router,
+            Guard(config.is_loopback, frozenset(config.allowed_hosts), frozenset(config.allowed_origins)),
+            self.upstream.credentials,
+            self.secret,
+            calls=Gauge("calls", limits.calls, "limits.calls"),
+            listens=Gauge("listen streams", limits.listens, "limits.listens"),
+            settings=HttpSettings(config.path, limits.body, limits.depth, SUPPORTED_VERSIONS),
+            clock=self.clock,
+        )
+
+    def stdio_endpoint(self, writer: LineWriter) -> StdioEndpoint:
+        limits = self.config.limits
+        settings = StdioSettings(limits.message, limits.depth, SUPPORTED_VERSIONS, limits.calls)
+        return StdioEndpoint(self.router, self.upstream.passthrough, writer, settings)
+
+
+async def assemble(
+    config: Config, policy: Policy, store: TaskStore, client: ClientSession, clock: Clock
+) -> Parts:
+    secret = await store.secret()
+    upstream = Upstream(config, policy, client, clock)
+    pool = Pool(upstream.session, _pool_settings(config), clock)
+    runner = Runner(pool, store, policy, clock)
+    conversion = Conversion(runner, store, policy, clock, state_key=secret)
+    listen = Listen(pool, store, policy, clock)
+    polls = PollLimit(config.limits.polls_per_task, clock)
+    router = Router(Bridge(pool, conversion), TaskMethods(store, runner, policy, polls, clock), listen)
+    operations = Operations(_reporter(store, pool))
+    return Parts(config, clock, secret, upstream, pool, runner, conversion, listen, router, operations)
+
+
+def _reporter(store: TaskStore, pool: Pool) -> Report:
+    async def report() -> dict[str, str]:
+        try:
+            await store.check()
+            state = "ok"
+        except StoreError as exc:
+            state = exc.message
+        return {"store": state, "upstream": pool.last_fault or "ok"}
+
+    return report
+
+
+def policy_of(config: Config) -> Policy:
+    """The rules about tasks, from the section `tasks` and the result limit."""
+    tasks = config.tasks
+
+    def rule(threshold: float | None, mode: str, asks: str, repeatable: bool) -> ToolPolicy:
+        wait_s = tasks.threshold if threshold is None else threshold
+        return ToolPolicy(wait_s, ToolMode(mode), InputMode(asks), repeatable)
+
+    return Policy(
+        default=ToolPolicy(threshold_s=tasks.threshold),
+        rules=tuple((t.match, rule(t.threshold, t.mode, t.input, t.repeatable)) for t in tasks.tools),
+        retention_ms=int(tasks.retention * 1000),
+        runtime_limit_s=tasks.runtime_limit,
+        input_limit_s=tasks.input_limit,
+        mrtr_wait_s=tasks.mrtr_wait,
+        polling=Polling(int(tasks.poll_interval.first * 1000), int(tasks.poll_interval.last * 1000)),
+        max_result_bytes=config.limits.result,
+    )
+
+
+def _pool_settings(config: Config) -> PoolSettings:
+    upstream = config.upstream
+    return PoolSettings(
+        processes=upstream.processes,
+        share=upstream.share,
+        calls_per_process=upstream.calls_per_process,
+        isolate_anonymous=not config.is_loopback,
+        wait_s=upstream.wait,
+        idle_timeout_s=upstream.idle_timeout,
+        max_sessions=config.limits.sessions,
+    )
+
+
+def open_store(config: Config, clock: Clock) -> AbstractAsyncContextManager[TaskStore]:
+    directory = config.store.directory
+    if directory is None:
+        return MemoryStore(clock)
+    return DiskStore(directory, durability=Durability(config.store.durability), clock=clock)

@@ -1,0 +1,264 @@
+"""The questions that the upstream asks in one session: whose they are, and what becomes of them.
+
+Above: `inbox` brings them, `session` says when calls begin and end. Below: `pending`, whose table and rule
+say which call a question belongs to. A question is with one call at a time, or waits for one; it ends
+when it is answered, refused, or withdrawn by the upstream. Contract section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from proxy.clock import Clock, Pulse
+from proxy.eras.capabilities import ClientCapabilities
+from proxy.errors import ErrorCode
+from proxy.protocol import jsonrpc, names
+from proxy.protocol.jsonrpc import Request, RequestId
+from proxy.upstream.pending import AskingTools, PendingCall, PendingTable
+
+UNCLAIMED_S: Final = 60.0  # how long a question without a call waits for one
+MAX_OPEN: Final = 1_000  # questions of one session; a server that asks more does not wait for answers
+
+_KINDS: Final = frozenset({names.ELICITATION_CREATE, names.SAMPLING_CREATE_MESSAGE, names.ROOTS_LIST})
+
+
+class UpstreamQuestion:
+    """A request of the upstream, answered at most once. Implements `base.Question`.
+
+    `origin` is the call on whose stream it came, if there is one that can carry it: then it is that call's
+    and nobody else's. `holder` is the call that it is with.
+    """
+
+    def __init__(self, questions: Questions, request: Request, origin: PendingCall | None) -> None:
+        self._questions = questions
+        self._request = request
+        self.origin = origin
+        self.holder: PendingCall | None = None
+        self.being_answered = False
+
+    @property
+    def id(self) -> RequestId:
+        return self._request.id
+
+    @property
+    def method(self) -> str:
+        return self._request.method
+
+    @property
+    def params(self) -> bytes | None:
+        return self._request.params
+
+    async def answer(self, result: bytes) -> None:
+        await self._questions.answer(self, result)
+
+    def refuse(self, error: bytes) -> None:
+        self._questions.refuse(self, error)
+
+    def __repr__(self) -> str:
+        holder = "unclaimed" if self.holder is None else f"of call {self.holder.id}"
+        return f"<UpstreamQuestion {self.method} {self.id.raw[:40]!r} {holder}>"
+
+
+class Questions:
+    """Those that are open in one session. Nothing in here waits but `answer` and `expire`.
+
+    `send` hands a message over and raises UpstreamError if it cannot; `post` sends one that nobody waits
+    for.
+    """
+
+    def __init__(
+        self,
+        table: PendingTable,
+        asking: AskingTools,
+        capabilities: ClientCapabilities,
+        clock: Clock,
+        *,
+        send: Callable[[bytes], Awaitable[None]],
+        post: Callable[[bytes], None],
+    ) -> None:
+        self._table = table
+        self._asking = asking
+        self._capabilities = capabilities
+        self._clock = clock
+        self._send = send
+        self._post = post
+        self._open: dict[UpstreamQuestion, None] = {}
+        self._unclaimed: dict[UpstreamQuestion, float] = {}  # and until when they wait
+        self._came = Pulse()
+        self._roots: bytes | None = None  # the client's last answer, for questions without a call
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # -- what the upstream does ---------------------------------------------------------------------
+
+    def ask(self, request: Request, call_id: int | None) -> None:
+        """The upstream asks, on the stream of the call `call_id` if the wire tells. Never left in silence
+        (ELIC-011)."""
+        origin = self._table.get(call_id)
+        question = UpstreamQuestion(self, request, origin if origin and origin.carries_input else None)
+        if self._is_replayed(question):
+            return
+        self._open[question] = None
+        fault = self._fault_of(question, came_late=call_id is not None and origin is None)
+        if fault is not None:
+            question.refuse(fault)
+        else:
+            self._place(question)
+
+    def withdraw(self, rid: RequestId, call_id: int | None) -> None:
+        """The upstream does not want an answer any more. Ids of several calls' questions can be equal."""
+        origin = self._table.get(call_id)
+        named = [q for q in self._open if q.id.value == rid.value]
+        question = next((q for q in named if q.origin is origin), named[0] if named else None)
+        if question is not None:
+            holder = question.holder
+            self._close(question)
+            if holder is not None:
+                holder.listener.on_withdrawn(question)
+
+    def _is_replayed(self, question: UpstreamQuestion) -> bool:
+        """Whether it is open already: resumed streams repeat what was not acknowledged."""
+        return any(
+            q.id.value == question.id.value and q.method == question.method and q.origin is question.origin
+            for q in self._open
+        )
+
+    def _fault_of(self, question: UpstreamQuestion, *, came_late: bool) -> bytes | None:
+        """Why nobody is asked this, as an error object."""
+        if question.method not in _KINDS:
+            return jsonrpc.error_object(ErrorCode.METHOD_NOT_FOUND, f"unknown method {question.method}")
+        if not _has_usable_params(question):
+            return jsonrpc.error_object(
+                ErrorCode.INVALID_PARAMS, f"the params of {question.method} are no object"
+            )
+        if came_late:
+            return _CALL_HAS_ENDED
+        if len(self._open) > MAX_OPEN:
+            return jsonrpc.error_object(ErrorCode.INTERNAL_ERROR, f"{MAX_OPEN} questions are open already")
+        return None
+
+    # -- what our calls do --------------------------------------------------------------------------
+
+    def begin(self, call: PendingCall) -> None:
+        """Give a new call the questions that have waited for one."""
+        if call.carries_input:
+            waiting, self._unclaimed = self._unclaimed, {}
+            for question in waiting:
+                self._place(question)
+
+    def end(self, call: PendingCall) -> None:
+        """The call is out of the table. Its open questions move on to another call, unless they are known
+        to be its own; where nobody is there to ask, only roots still wait: they are the client's, not the
+        call's, and servers ask for them once a session."""
+        left, call.questions = list(call.questions), []
+        for question in left:
+            assert isinstance(question, UpstreamQuestion)  # no other is put there
+            question.holder = None
+            call.listener.on_withdrawn(question)
+            moves = question.origin is None and (
+                question.method == names.ROOTS_LIST or self._table.attribute(self._asking) is not None
+            )
+            if moves:
+                self._place(question)
+            else:
+                question.refuse(_CALL_HAS_ENDED)
+
+    async def answer(self, question: UpstreamQuestion, result: bytes) -> None:
+        """See `base.Question`. If it fails, or is cancelled, the question is open as before."""
+        if question not in self._open or question.being_answered:
+            return
+        question.being_answered = True
+        self._take_from_holder(question)
+        try:
+            await self._send(jsonrpc.result_response(question.id, result))
+        except BaseException:
+            question.being_answered = False
+            self._give_back(question)
+            raise
+        self._close(question)
+        if question.method == names.ROOTS_LIST:
+            self._roots = result
+
+    def refuse(self, question: UpstreamQuestion, error: bytes) -> None:
+        """See `base.Question`."""
+        if question in self._open and not question.being_answered:
+            self._close(question)
+            self._post(jsonrpc.error_response(question.id, error))
+
+    # -- where a question is -------------------------------------------------------------------------
+
+    def _place(self, question: UpstreamQuestion) -> None:
+        """Give it to the call it belongs to; else answer it ourselves, or let it wait for a call."""
+        call = question.origin or self._table.attribute(self._asking)
+        if call is not None:
+            self._learn(question, call)
+            question.holder = call
+            call.questions.append(question)
+            call.listener.on_question(question)
+            return
+        missing = self._capabilities.missing_for(question.method, question.params)
+        if missing is not None:
+            question.refuse(missing.refusal(question.method))
+        elif question.method == names.ROOTS_LIST and self._roots is not None:
+            self._close(question)
+            self._post(jsonrpc.result_response(question.id, self._roots))
+        else:
+            self._unclaimed[question] = self._clock.monotonic() + UNCLAIMED_S
+            self._came.beat()
+
+    def _learn(self, question: UpstreamQuestion, call: PendingCall) -> None:
+        """Roots teach nothing: servers ask for them when the session begins, whatever call is first."""
+        guessed = question.origin is None and question.method != names.ROOTS_LIST
+        if guessed and call is self._table.alone():
+            self._asking.saw(call)
+
+    def _take_from_holder(self, question: UpstreamQuestion) -> None:
+        if question.holder is not None and question in question.holder.questions:
+            question.holder.questions.remove(question)
+
+    def _give_back(self, question: UpstreamQuestion) -> None:
+        """Its answer could not be sent; meanwhile it may have been withdrawn, or its call have ended."""
+        if question not in self._open:
+            return
+        if question.holder is not None and question.holder in self._table:
+            question.holder.questions.append(question)
+        else:
+            question.refuse(_CALL_HAS_ENDED)
+
+    def _close(self, question: UpstreamQuestion) -> None:
+        """Nothing more is to be said about it."""
+        self._open.pop(question, None)
+        self._unclaimed.pop(question, None)
+        self._take_from_holder(question)
+        question.holder = None
+
+    async def expire(self) -> None:
+        """Refuse those that no call came for. Runs as long as the session."""
+        while True:
+            came = self._came.event
+            if not self._unclaimed:
+                await came.wait()
+                continue
+            question, until = next(iter(self._unclaimed.items()))
+            await self._clock.sleep(until - self._clock.monotonic())
+            if self._unclaimed.get(question) == until:
+                question.refuse(
+                    jsonrpc.error_object(
+                        ErrorCode.INTERNAL_ERROR,
+                        f"no request of the client is in flight that can carry {question.method}",
+                    )
+                )
+
+    def __repr__(self) -> str:
+        return f"<Questions {len(self._open)} open, {len(self._unclaimed)} unclaimed>"
+
+
+def _has_usable_params(question: UpstreamQuestion) -> bool:
+    if question.params is None:
+        return question.method == names.ROOTS_LIST
+    return question.params[:1] == b"{"
+
+
+_CALL_HAS_ENDED: Final = jsonrpc.error_object(ErrorCode.INTERNAL_ERROR, "the call that asked has ended")

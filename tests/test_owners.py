@@ -1,0 +1,75 @@
+"""Who a request belongs to, and which credential is used in whose name."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from proxy.owners import ANONYMOUS, Credentials, Owner, owner_of
+
+SECRET = b"s" * 32
+
+
+@pytest.mark.parametrize("authorization", [None, "", " ", "\t "])
+def test_without_a_credential_everybody_is_anonymous(authorization: str | None) -> None:
+    """Contract section 8."""
+    assert owner_of(authorization, SECRET) is ANONYMOUS
+    assert ANONYMOUS.is_anonymous
+
+
+def test_the_same_credential_is_the_same_owner() -> None:
+    """TX-GET-012, TX-SEC-002: from any connection, after any restart with the same store."""
+    assert owner_of("Bearer a", SECRET) == owner_of(" Bearer a ", SECRET)
+    assert not owner_of("Bearer a", SECRET).is_anonymous
+
+
+CREDENTIALS = ["Bearer a", "Bearer A", "bearer a", "Basic a", "anonymous", "Bearer \udcff"]
+
+
+@pytest.mark.parametrize("one, two", list(combinations(CREDENTIALS, 2)))
+def test_another_credential_is_another_owner(one: str, two: str) -> None:
+    """TX-SEC-002, SEC-004: compared with case, whatever bytes it has."""
+    assert owner_of(one, SECRET) != owner_of(two, SECRET)
+
+
+def test_the_key_shows_nothing_of_the_credential_and_cannot_be_tried_without_the_secret() -> None:
+    """AUTH-007, SEC-004."""
+    owner = owner_of("Bearer hunter2", SECRET)
+    assert "hunter2" not in owner.key
+    assert owner.key.removeprefix("token-").isalnum()
+    assert owner != owner_of("Bearer hunter2", b"t" * 32)
+
+
+def test_no_credential_can_claim_to_be_anonymous() -> None:
+    """SEC-004: keys of both kinds never meet."""
+    assert owner_of("anonymous", SECRET).key != ANONYMOUS.key
+
+
+def test_the_latest_credential_is_used() -> None:
+    """Contract section 8: a task uses its owner's latest token towards upstream."""
+    credentials, owner = Credentials(), Owner("token-1")
+    assert credentials.headers(owner) == {}
+    credentials.note(owner, "Bearer old")
+    credentials.note(owner, "Bearer new")
+    credentials.note(owner, None)
+    assert credentials.headers(owner) == {"Authorization": "Bearer new"}
+
+
+def test_the_anonymous_owner_never_has_a_credential() -> None:
+    """SEC-004: it is shared by everybody."""
+    credentials = Credentials()
+    credentials.note(ANONYMOUS, "Bearer a")
+    assert credentials.headers(ANONYMOUS) == {}
+
+
+def test_owners_that_were_not_seen_for_long_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEC-003."""
+    monkeypatch.setattr(Credentials, "MAX_OWNERS", 2)
+    credentials = Credentials()
+    one, two, three = (Owner(f"token-{n}") for n in (1, 2, 3))
+    for owner in (one, two, one, three):
+        credentials.note(owner, "Bearer a")
+    assert credentials.headers(two) == {}
+    assert credentials.headers(one)
+    assert credentials.headers(three)
