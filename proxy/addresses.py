@@ -11,6 +11,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator
 
+STDIO: Final = "stdio"
+"""Instead of an address: the client is at our stdin and stdout."""
+
 _HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
 _DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 
@@ -24,6 +27,10 @@ def _host_and_port(value: str) -> str:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError("an IPv6 address goes in brackets, such as [::1]:8080")
     return value
+
+
+def _host_and_port_or_stdio(value: str) -> str:
+    return value if value == STDIO else _host_and_port(value)
 
 
 def _url_path(value: str) -> str:
@@ -78,6 +85,9 @@ def _host(value: str) -> str:
 
 HostPort: TypeAlias = Annotated[str, AfterValidator(_host_and_port)]
 """Where to listen; an IPv6 address stands in brackets."""
+
+ListenAddress: TypeAlias = Annotated[str, AfterValidator(_host_and_port_or_stdio)]
+"""Where clients are: an address, or `stdio`."""
 
 UrlPath: TypeAlias = Annotated[str, AfterValidator(_url_path)]
 """An absolute path, without its last slash."""

@@ -35,6 +35,7 @@ from proxy.routing.task_methods import TaskMethods
 from proxy.stores.base import TaskStore
 from proxy.stores.disk import DiskStore, Durability
 from proxy.stores.memory import MemoryStore
+from proxy.stores.sharing import open_shared_directory
 from proxy.tasks.policy import InputMode, Policy, Polling, ToolMode, ToolPolicy
 from proxy.upstream.base import Transport
 from proxy.upstream.http import HttpTransport
@@ -197,7 +198,9 @@ def _pool_settings(config: Config) -> PoolSettings:
 
 
 def open_store(config: Config, clock: Clock) -> AbstractAsyncContextManager[TaskStore]:
-    directory = config.store.directory
+    directory, durability = config.store.directory, Durability(config.store.durability)
     if directory is None:
         return MemoryStore(clock)
-    return DiskStore(directory, durability=Durability(config.store.durability), clock=clock)
+    if config.is_stdio:
+        return open_shared_directory(directory, durability, LOCAL_USER.key, clock)
+    return DiskStore(directory, durability=durability, clock=clock)

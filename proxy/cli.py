@@ -37,7 +37,7 @@ EXIT_INTERRUPTED: Final = 130  # what shells expect after SIGINT
 
 _FORMS: Final = """
 \b
-mcp-taskproxy -- CMD ARGS…                            stdio (a later release)
+mcp-taskproxy -- CMD ARGS…                            stdio on both sides
 mcp-taskproxy --listen 127.0.0.1:8080 -- CMD ARGS…    HTTP, upstream on stdio
 mcp-taskproxy --listen 127.0.0.1:8080 --upstream URL  HTTP, upstream on HTTP
 mcp-taskproxy --config FILE                           all of it in a file
@@ -93,7 +93,7 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | Non
 
 @click.command(NAME, epilog=_FORMS, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, metavar="")
-@click.option("--listen", metavar="HOST:PORT", help="Where clients reach us.")
+@click.option("--listen", metavar="HOST:PORT", help="Where clients reach us; or stdio, the default.")
 @click.option("--upstream", metavar="URL", help="The MCP server to stand in front of.")
 @click.option("--config", metavar="FILE", help=f"A YAML file; ${FILE_VARIABLE} names it too.")
 @click.option("--threshold", metavar="2s", help="How long a call may take before it becomes a task.")

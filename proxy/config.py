@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from proxy.addresses import HostName, HostPort, HttpUrl, Origin, PlainUrl, UrlPath
+from proxy.addresses import STDIO, HostName, HostPort, HttpUrl, ListenAddress, Origin, PlainUrl, UrlPath
 from proxy.units import Bytes, Count, PerSecond, Seconds, SomeSeconds, format_seconds
 
 _LAUNCHER: Final = re.compile(r"npx|uvx?|pipx|node|bunx?|deno|run|python[\d.]*|-y|--yes|-m|-u")
@@ -26,12 +26,6 @@ _DEEPEST: Final = 900  # what the standard library's JSON parser manages
 
 class NotYet(ValueError):
     """A value that the contract knows and this release does not serve."""
-
-
-def _not_stdio(value: Any) -> Any:
-    if value == "stdio":
-        raise NotYet("stdio towards clients comes in a later release; for now add --listen 127.0.0.1:8080")
-    return value
 
 
 def _command(value: Any) -> Any:
@@ -206,7 +200,7 @@ class LogConfig(_Section):
 class Config(_Section):
     """Everything an operator can set."""
 
-    listen: Annotated[HostPort, BeforeValidator(_not_stdio)] = "127.0.0.1:8080"
+    listen: ListenAddress = "127.0.0.1:8080"
     path: UrlPath = "/mcp"
     public_url: PlainUrl | None = None
     allowed_hosts: tuple[HostName, ...] = Field(default_factory=tuple)
@@ -222,7 +216,7 @@ class Config(_Section):
     @property
     def is_stdio(self) -> bool:
         """Whether the client is at our stdin and stdout."""
-        return self.listen == "stdio"
+        return self.listen == STDIO
 
     @property
     def listen_host(self) -> str:
@@ -237,7 +231,7 @@ class Config(_Section):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach us."""
-        if self.listen_host == "localhost":
+        if self.is_stdio or self.listen_host == "localhost":
             return True
         try:
             return ip_address(self.listen_host).is_loopback
@@ -252,10 +246,11 @@ class Config(_Section):
         store = f"{self.store.url} (durability: {self.store.durability})"
         if self.store.directory is None:
             store = "memory: results do not survive a restart"
+        to = "this machine only" if self.is_loopback else "the NETWORK, without authentication"
         return {
             "upstream": self.upstream.name,
             "from": self.upstream.place,
-            "at": url or f"http://{self.listen}{self.path}",
-            "to": "this machine only" if self.is_loopback else "the NETWORK, without authentication",
+            "at": "stdin and stdout" if self.is_stdio else url or f"http://{self.listen}{self.path}",
+            "to": "the program that started it" if self.is_stdio else to,
             "store": store,
         }

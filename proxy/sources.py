@@ -6,6 +6,8 @@ refuse. Contract section 11.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from proxy.complaints import KeyPath, did_you_mean, is_section, one_line, shown
-from proxy.config import Config
+from proxy.config import Config, UpstreamConfig
 from proxy.errors import ConfigError
 from proxy.units import WRITTEN_BY_PEOPLE
 
@@ -56,7 +58,7 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]
     """The configuration in force. Raises ConfigError, of one line, if there is none.
 
     `flags` gives values by the names in `FLAGS`; None is not given. Without a file, and without
-    `listen`, the client is on stdio.
+    `listen`, the client is on stdio; the store is then `state_directory`, unless one is given.
     """
     given = (list(_from_environment(environ)), list(_from_flags(flags)))
     if file is None and not any(given):
@@ -72,9 +74,24 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]
             _put(merged, setting)
             origins[setting.path] = setting.origin
     try:
+        config = Config.model_validate(merged, context=WRITTEN_BY_PEOPLE)
+        if not config.is_stdio or ("store", "url") in origins:
+            return config
+        _put(merged, Setting(("store", "url"), f"disk:{state_directory(config.upstream, environ)}", ""))
         return Config.model_validate(merged, context=WRITTEN_BY_PEOPLE)
     except ValidationError as exc:
         raise ConfigError(one_line(exc.errors(), origins, all_keys(Config))) from exc
+
+
+def state_directory(upstream: UpstreamConfig, environ: Mapping[str, str]) -> Path:
+    """Where tasks live by default if the client is on stdio: one directory for each upstream command.
+
+    Not the working directory, which may be shared, read-only or `/` (contract section 11).
+    """
+    state_home = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "~", ".local", "state"))
+    words = [*upstream.command] if upstream.command is not None else [upstream.url]
+    digest = hashlib.sha256(json.dumps([words, upstream.cwd]).encode()).hexdigest()
+    return Path(state_home, "mcp-taskproxy", digest[:16])
 
 
 def _forget_the_other_kind(merged: dict[str, Any], layer: list[Setting]) -> None:

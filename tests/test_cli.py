@@ -181,10 +181,6 @@ def test_the_version(shell: Shell) -> None:
         (("npx", "-y", "server"), "unexpected 'npx': the server's command goes after --"),
         ((*LISTEN, "server"), "unexpected 'server': the server's command goes after --"),
         ((), "nothing to serve: put the server's command after --, or add --upstream URL or --config FILE"),
-        (
-            ("--", "x"),
-            "listen: stdio towards clients comes in a later release; for now add --listen 127.0.0.1:8080",
-        ),
         ((*LISTEN, "--"), "command: upstream.command: the command has no words"),
         (
             (*LISTEN, "--upstream", "http://h", "--", "x"),

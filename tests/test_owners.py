@@ -19,7 +19,7 @@ def test_without_a_credential_everybody_is_anonymous(authorization: str | None) 
 
 
 def test_the_same_credential_is_the_same_owner() -> None:
-    """TX-GET-012, TX-SEC-002: from any connection, after any restart with the same store."""
+    """From any connection, after any restart with the same store."""
     assert owner_of("Bearer a", SECRET) == owner_of(" Bearer a ", SECRET)
     assert not owner_of("Bearer a", SECRET).is_anonymous
 
@@ -29,7 +29,7 @@ CREDENTIALS = ["Bearer a", "Bearer A", "bearer a", "Basic a", "anonymous", "Bear
 
 @pytest.mark.parametrize("one, two", list(combinations(CREDENTIALS, 2)))
 def test_another_credential_is_another_owner(one: str, two: str) -> None:
-    """TX-SEC-002, SEC-004: compared with case, whatever bytes it has."""
+    """SEC-004: compared with case, whatever bytes it has."""
     assert owner_of(one, SECRET) != owner_of(two, SECRET)
 
 

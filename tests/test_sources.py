@@ -196,10 +196,25 @@ def test_with_nothing_said_the_answer_tells_what_to_say(operator: Operator) -> N
     )
 
 
-def test_without_listen_the_client_is_on_stdio_which_comes_later(operator: Operator) -> None:
-    line = "listen: stdio towards clients comes in a later release; for now add --listen 127.0.0.1:8080"
-    assert operator.fault(None, {}, COMMAND) == line
-    assert operator.fault("listen: stdio", {}, COMMAND) == f"{operator.file}: {line}"
+def test_without_listen_the_client_is_on_stdio(operator: Operator) -> None:
+    assert operator.load(None, {}, COMMAND).is_stdio
+    assert operator.load("listen: stdio", {}, COMMAND).is_stdio
+
+
+def test_on_stdio_each_upstream_has_a_store_of_its_own_below_the_state_directory(operator: Operator) -> None:
+    """AUTH-008: the next run of the same user before the same command finds the tasks of the last one."""
+    state = {"XDG_STATE_HOME": "/state", "HOME": "/home/ada"}
+    first, again = (operator.load(None, state, COMMAND).store.directory for _ in range(2))
+    other = operator.load(None, state, {"command": ["another", "server"]}).store.directory
+    assert first == again != other
+    assert first is not None
+    assert first.parent == Path("/state/mcp-taskproxy")
+    at_home = operator.load(None, {"HOME": "/home/ada"}, COMMAND).store.directory
+    assert at_home == Path("/home/ada/.local/state/mcp-taskproxy", first.name)
+
+
+def test_on_stdio_a_store_that_was_given_is_used(operator: Operator) -> None:
+    assert operator.load(None, {"MCP_TASKPROXY_STORE__URL": "memory:"}, COMMAND).store.directory is None
 
 
 def test_with_a_file_listen_has_its_default(operator: Operator) -> None:

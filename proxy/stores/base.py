@@ -32,7 +32,9 @@ class Watch(Protocol):
 class TaskStore(Protocol):
     """Task records, durable as configured.
 
-    Every method raises StoreError if the store cannot read or write; then nothing has changed.
+    Every method raises StoreError if the store cannot read or write. Then nothing has changed; only where
+    the store did not answer in time, or the wait was cancelled, the change may still be made, and
+    reading again tells.
     """
 
     async def create(self, task: Task) -> None:

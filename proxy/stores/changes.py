@@ -127,10 +127,11 @@ class Changes:
         """Queue what was noted. Where another change is on its way, that one carries the note."""
         for task_id in self._noted - self._pending.keys():
             task = self._index.get(task_id)
-            assert task is not None  # a task that was noted runs, so it does not expire
+            assert task is not None  # it runs, so it does not expire
+            assert not task.status.is_terminal  # its end took the note along; the result is not in the index
             self._noted.remove(task_id)
             row = encode(Record(task=task))
-            self._writer.queue(Change(task_id.encode(), row, partial(self._note_stored, task)))
+            self._writer.queue(Change(task_id.encode(), row, partial(self._note_stored, task_id)))
 
     def remove(self, task_id: str) -> Pending:
         """Begin to remove a task that is over, with its result file."""
@@ -186,9 +187,9 @@ class Changes:
         del self._pending[task_id]
         pending.settle(reason)
 
-    def _note_stored(self, task: Task, reason: str | None) -> None:
-        if reason is not None and self._index.get(task.id) is task:
-            self._mark_noted(task.id)
+    def _note_stored(self, task_id: str, reason: str | None) -> None:
+        if reason is not None:
+            self._mark_noted(task_id)
 
     def _mark_noted(self, task_id: str) -> None:
         self._noted.add(task_id)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import IO, Final
 
 import anyio
-import structlog
 
 from proxy.errors import UpstreamClosed, UpstreamUnavailable
+from proxy.logs import get_logger
 from proxy.protocol.lines import Line, LineSplitter, Oversized
 
 CHUNK_BYTES: Final = 65_536  # what a pipe of Linux holds
@@ -26,7 +26,7 @@ STDERR_TAIL_BYTES: Final = 2_048
 
 _UNPRINTABLE: Final = re.compile(r"(?:\x1b\[[0-9;]*[A-Za-z]|[\s\x00-\x1f\x7f-\x9f])+")
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 async def drain(pipe: IO[bytes], take: Callable[[bytes], None]) -> None:

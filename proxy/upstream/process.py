@@ -149,7 +149,6 @@ class ProcessGroup:
         """
         if self._leader.poll() is None:
             return True
-        self._reap_adopted()
         try:
             os.killpg(self.pid, 0)
         except ProcessLookupError:
@@ -158,28 +157,19 @@ class ProcessGroup:
             return sys.platform != "darwin"
         return not _only_zombies(self.pid)
 
-    def _reap_adopted(self) -> None:
-        """Reap members that became our children when their parent died (we are PID 1 in a container)."""
-        with suppress(ChildProcessError):
-            while os.waitpid(-self.pid, os.WNOHANG) != (0, 0):
-                pass
-
     def __repr__(self) -> str:
         return f"<ProcessGroup {self.pid} {self.last_act() or 'running'}>"
 
 
 def _only_zombies(group: int) -> bool:
-    """Whether what is left of the group is dead and waits for others to reap it.
-
-    In a container without an init they may never do.
-    """
-    reapable = []
+    """Whether what is left of the group is dead and waits for process 1, which not everywhere reaps soon."""
+    states = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone meanwhile
-            state, parent, its_group = entry.read_bytes().rpartition(b")")[2].split()[:3]
+            state, _parent, its_group = entry.read_bytes().rpartition(b")")[2].split()[:3]
             if int(its_group) == group:
-                reapable.append(state in b"ZX" and int(parent) != os.getpid())
-    return bool(reapable) and all(reapable)
+                states.append(state)
+    return bool(states) and all(state in b"ZX" for state in states)
 
 
 @contextmanager

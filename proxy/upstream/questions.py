@@ -149,21 +149,26 @@ class Questions:
                 self._place(question)
 
     def end(self, call: PendingCall) -> None:
-        """The call is out of the table. Its open questions move on to another call, unless they are known
-        to be its own; where nobody is there to ask, only roots still wait: they are the client's, not the
-        call's, and servers ask for them once a session."""
+        """The call is out of the table. Its open questions move on to another call, or are refused."""
         left, call.questions = list(call.questions), []
         for question in left:
             assert isinstance(question, UpstreamQuestion)  # no other is put there
             question.holder = None
             call.listener.on_withdrawn(question)
-            moves = question.origin is None and (
-                question.method == names.ROOTS_LIST or self._table.attribute(self._asking) is not None
-            )
-            if moves:
+            missing = self._capabilities.missing_for(question.method, question.params)
+            if missing is not None:
+                question.refuse(missing.refusal(question.method))
+            elif self._moves_on(question):
                 self._place(question)
             else:
                 question.refuse(_CALL_HAS_ENDED)
+
+    def _moves_on(self, question: UpstreamQuestion) -> bool:
+        """Not if it is known to be of the call that has ended. Where nobody is left to ask, only roots still
+        wait: they are the client's, not the call's, and servers ask for them once a session."""
+        if question.origin is not None:
+            return False
+        return question.method == names.ROOTS_LIST or self._table.attribute(self._asking) is not None
 
     async def answer(self, question: UpstreamQuestion, result: bytes) -> None:
         """See `base.Question`. If it fails, or is cancelled, the question is open as before."""
@@ -193,10 +198,7 @@ class Questions:
         """Give it to the call it belongs to; else answer it ourselves, or let it wait for a call."""
         call = question.origin or self._table.attribute(self._asking)
         if call is not None:
-            self._learn(question, call)
-            question.holder = call
-            call.questions.append(question)
-            call.listener.on_question(question)
+            self._give(question, call)
             return
         missing = self._capabilities.missing_for(question.method, question.params)
         if missing is not None:
@@ -208,11 +210,14 @@ class Questions:
             self._unclaimed[question] = self._clock.monotonic() + UNCLAIMED_S
             self._came.beat()
 
-    def _learn(self, question: UpstreamQuestion, call: PendingCall) -> None:
-        """Roots teach nothing: servers ask for them when the session begins, whatever call is first."""
-        guessed = question.origin is None and question.method != names.ROOTS_LIST
-        if guessed and call is self._table.alone():
+    def _give(self, question: UpstreamQuestion, call: PendingCall) -> None:
+        """Also learn that the tool asks; not from roots, which servers ask for when the session begins,
+        whatever call is first."""
+        if call is self._table.alone() and question.method != names.ROOTS_LIST:
             self._asking.saw(call)
+        question.holder = call
+        call.questions.append(question)
+        call.listener.on_question(question)
 
     def _take_from_holder(self, question: UpstreamQuestion) -> None:
         if question.holder is not None and question in question.holder.questions:

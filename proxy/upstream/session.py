@@ -9,7 +9,6 @@ name; it would put this into `stdio` and `http`, but both speak the same protoco
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -36,13 +35,12 @@ from proxy.upstream.base import CallListener, Failure, Outcome, Question, Result
 from proxy.upstream.catalogue import Catalogue
 from proxy.upstream.inbox import ChangeListener, Inbox
 from proxy.upstream.pending import AskingTools, PendingCall, PendingTable
+from proxy.upstream.posts import Posts
 from proxy.upstream.questions import Questions
 from proxy.upstream.settings import LogLevel, WatchedResources
 
 CLIENT_NAME: Final = "mcp-taskproxy"
 ASK_TIMEOUT_S: Final = 10.0  # requests of our own: a server that ignores them must not hold up a call
-COURTESY_TIMEOUT_S: Final = 5.0  # cancel notices, refusals, pings: must not pile up before a stuck server
-MAX_POSTED: Final = 1_000  # of those on their way at once; more means that the server does not read
 
 __all__ = ["ChangeListener", "LegacySession"]
 
@@ -75,19 +73,17 @@ class LegacySession:
         self._loss: UpstreamError | None = None
         self._stale = anyio.Event()  # no new calls here
         self._gone = anyio.Event()  # nothing of the connection is left
-        self._tasks: TaskGroup | None = None
-        self._posted = 0
-        self._overflown = False
         self._table = PendingTable()
+        self._posts = Posts(self._send, name)
         self._questions = Questions(
-            self._table, asking, capabilities, clock, send=self._send, post=self._post
+            self._table, asking, capabilities, clock, send=self._send, post=self._posts.post
         )
         self._inbox = Inbox(
             self._table,
             self._questions,
             name=name,
             max_depth=max_depth,
-            post=self._post,
+            post=self._posts.post,
             on_change=self._changed,
         )
         self._log_level = LogLevel(self.ask, name)
@@ -104,8 +100,8 @@ class LegacySession:
         """
         try:
             async with anyio.create_task_group() as tasks:
-                self._tasks = tasks
                 await self._connect(tasks)
+                tasks.start_soon(self._posts.deliver)
                 tasks.start_soon(self._questions.expire)
                 try:
                     await self._shake_hands()
@@ -216,7 +212,7 @@ class LegacySession:
         except anyio.get_cancelled_exc_class():
             if pending in self._table:
                 notice = cancelled_params(pending.id, "no longer needed")
-                self._post(jsonrpc.notification(names.CANCELLED, notice))
+                self._posts.post(jsonrpc.notification(names.CANCELLED, notice))
             raise
         finally:
             self._retire(pending)
@@ -264,25 +260,6 @@ class LegacySession:
         except SessionLost:
             self._stale.set()
             raise
-
-    def _post(self, message: bytes) -> None:
-        """Send a message that nobody waits for. Dropped if the server has stopped reading."""
-        if self._loss is not None or self._tasks is None:
-            return
-        if self._posted < MAX_POSTED:
-            self._posted += 1
-            self._overflown = False
-            self._tasks.start_soon(self._deliver, message)
-        elif not self._overflown:
-            self._overflown = True
-            log.warning("upstream_messages_dropped", upstream=self._name, waiting=self._posted)
-
-    async def _deliver(self, message: bytes) -> None:
-        try:
-            with anyio.move_on_after(COURTESY_TIMEOUT_S), suppress(UpstreamError):
-                await self._send(message)
-        finally:
-            self._posted -= 1
 
     # -- what comes in (base.Receiver) ----------------------------------------------------------------
 

@@ -90,7 +90,9 @@ class SseTransport:
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
-                await self._connect(group)
+                group.start_soon(self._listen)
+                if not await self._clock.wait(self._settled, ENDPOINT_TIMEOUT_S):
+                    self._end(self._no_endpoint(f"within {ENDPOINT_TIMEOUT_S:.0f} s"))
                 if self._error is None:
                     started = True
                     task_status.started()
@@ -142,16 +144,6 @@ class SseTransport:
 
     # The stream, and what comes on it.
 
-    async def _connect(self, group: TaskGroup) -> None:
-        """Returns when messages can be sent, or the end was set."""
-        if self._ending.is_set():
-            return
-        group.start_soon(self._listen)
-        if not await self._clock.wait(self._settled, ENDPOINT_TIMEOUT_S):
-            self._end(
-                UpstreamUnavailable(f"{self._who} sent no endpoint event within {ENDPOINT_TIMEOUT_S:.0f} s")
-            )
-
     async def _listen(self) -> None:
         """The life of the stream; its end is that of the session."""
         try:
@@ -159,15 +151,15 @@ class SseTransport:
                 await self._require_stream(answer)
                 await answer.read_events(self._max_bytes, self._take)
         except UpstreamClosed as exc:
-            self._end(exc if self._address is not None else self._no_endpoint())
+            self._end(self._no_endpoint("and broke the connection") if self._address is None else exc)
         except UpstreamError as exc:
             self._end(exc)
         else:
             closed = UpstreamClosed(f"{self._who} ended the event stream; {OUTCOME_UNKNOWN}")
-            self._end(closed if self._address is not None else self._no_endpoint())
+            self._end(self._no_endpoint("and ended the stream") if self._address is None else closed)
 
-    def _no_endpoint(self) -> UpstreamError:
-        return UpstreamUnavailable(f"{self._who} ended the connection before it sent an endpoint event")
+    def _no_endpoint(self, how: str) -> UpstreamUnavailable:
+        return UpstreamUnavailable(f"{self._who} sent no endpoint event {how}")
 
     async def _require_stream(self, answer: Answer) -> None:
         """Raises UpstreamError, with the server's words, if this is no event stream."""

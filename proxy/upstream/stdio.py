@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import structlog
 from anyio.abc import TaskStatus as StartStatus
 from anyio.lowlevel import checkpoint
 
 from proxy.errors import UpstreamClosed, UpstreamUnavailable
+from proxy.logs import get_logger
 from proxy.protocol.envelope import one_line
 from proxy.protocol.lines import Line, LineSplitter, Oversized
 from proxy.upstream.base import Receiver
@@ -33,7 +33,7 @@ SAMPLE_BYTES: Final = 200
 
 _BOM: Final = b"\xef\xbb\xbf"  # some runtimes begin their output with it
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class StdioTransport:

@@ -88,7 +88,7 @@ ROUND: Final = b',"inputResponses":{"input-1":{}},"requestState":"s","task":{"tt
     ],
 )
 def test_members_of_a_retry_are_ours_where_a_retry_can_be(method: str, left: object) -> None:
-    """TX-CAP-012: the `task` of a tools/call is not sent either."""
+    """The `task` of a tools/call is not sent either."""
     assert loads(lower_params(method, with_meta(MODERN[0], rest=ROUND), None) or b"") == left
 
 

@@ -264,7 +264,7 @@ def test_a_url_error_that_lists_none_asks_nothing(error: bytes) -> None:
 
 
 def test_discovery_is_made_from_what_initialize_said() -> None:
-    """DISC-001, DISC-002, DISC-003, DISC-004, TX-CAP-001, TX-CAP-011, VER-002."""
+    """DISC-002, DISC-003, DISC-004, TX-CAP-001, TX-CAP-011."""
     said = info(
         capabilities={"tools": {"listChanged": True}, "tasks": {"list": {}}, "experimental": {"x": 1}},
         serverInfo={"name": "trainer", "version": "1.0"},
@@ -348,7 +348,6 @@ def test_an_answer_to_initialize_that_cannot_be_used_says_why(result: bytes, nam
 def test_a_group_is_declared_by_an_object_and_a_member_by_true(
     group: str, member: str | None, declares: bool
 ) -> None:
-    """DISC-005, SUB-003."""
     said = info(
         capabilities={
             "tools": {"listChanged": True},
@@ -370,7 +369,7 @@ def test_progress_gets_the_clients_own_token_with_its_type() -> None:
 
 @pytest.mark.parametrize("listen_id", [b"7", b'"7"', b'"l-\\u00e9"'])
 def test_a_notification_names_its_subscription(listen_id: bytes) -> None:
-    """SUB-004, TX-NOT-007: the id of the listen request, with its type and spelling."""
+    """The id of the listen request, with its type and spelling."""
     tagged = with_subscription_id(b'{"uri" : "x","_meta":{"a" :1}}', listen_id)
     assert b'"uri" : "x"' in tagged
     assert b'"a" :1' in tagged
@@ -381,5 +380,4 @@ def test_a_notification_names_its_subscription(listen_id: bytes) -> None:
     "params", [None, b"null", b"[]", b'"x"', b"{}", b'{"_meta":null}', b'{"_meta":{},"_meta":{"a":1}}']
 )
 def test_whatever_a_server_sends_with_a_notification_it_can_be_tagged(params: bytes | None) -> None:
-    """SUB-004."""
     assert loads(with_subscription_id(params, b"7")) == {"_meta": {SUBSCRIPTION: 7}}

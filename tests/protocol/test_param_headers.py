@@ -80,7 +80,7 @@ def test_a_value_is_plain_or_wrapped_in_the_exact_markers(written: str, value: s
     ],
 )
 def test_forbidden_characters_and_bad_base64_are_refused(written: str) -> None:
-    """HTTP-021, HTTP-024: base64 of what is no UTF-8 too."""
+    """HTTP-021: base64 of what is no UTF-8 too."""
     with pytest.raises(HeaderValueError):
         decode_value(written)
 
@@ -89,7 +89,6 @@ def test_forbidden_characters_and_bad_base64_are_refused(written: str) -> None:
 
 
 def test_annotations_are_found_along_properties_at_any_depth() -> None:
-    """HTTP-022."""
     inner = schema(zone=a_property("Zone", "integer"), plain={"type": "string"})
     found = mirrored_params(
         schema(region=a_property("Region"), where=inner, dry=a_property("Dry", "boolean"))
@@ -128,7 +127,7 @@ def test_annotations_are_found_along_properties_at_any_depth() -> None:
     ],
 )
 def test_an_annotation_that_breaks_the_rules_is_not_recognised(annotated: object) -> None:
-    """HTTP-043, BASE-024: nothing is fetched, nothing is a fault of ours."""
+    """BASE-024: nothing is fetched, nothing is a fault of ours."""
     assert mirrored_params(schema(region=annotated)) == ()
 
 
@@ -141,7 +140,7 @@ def test_an_annotation_off_the_chain_of_properties_is_not_recognised(place: str)
 
 
 def test_of_annotations_that_name_one_header_none_is_recognised() -> None:
-    """HTTP-043: unique without regard to case; a client could send one value only."""
+    """Without regard to case: a client could send one value only."""
     found = mirrored_params(
         schema(a=a_property("Region"), b=schema(c=a_property("REGION")), d=a_property("Zone"))
     )
@@ -237,7 +236,7 @@ def fits(value: object, header: str | None) -> bool:
     ],
 )
 def test_a_header_that_says_what_the_body_says_passes(value: object, header: str) -> None:
-    """HTTP-021, HTTP-022, HTTP-023."""
+    """HTTP-021, HTTP-023."""
     assert fits(value, header)
 
 
@@ -273,14 +272,13 @@ def test_a_header_that_says_what_the_body_says_passes(value: object, header: str
     ],
 )
 def test_a_header_that_says_something_else_is_refused_by_name(value: object, header: str) -> None:
-    """HTTP-022, HTTP-023, HTTP-026: values with case, numbers exactly."""
+    """HTTP-023: values with case, numbers exactly."""
     fault = mismatch(REGION, {"region": header}, {"region": value})
     assert fault is not None
     assert "Mcp-Param-Region" in fault
 
 
 def test_a_missing_header_for_a_given_value_is_refused() -> None:
-    """HTTP-022."""
     assert "is missing" in (mismatch(REGION, {}, {"region": "x"}) or "")
     assert "'where.zone'" in (mismatch(NESTED, {}, {"where": {"zone": 0}}) or "")
 
@@ -290,25 +288,23 @@ def test_a_missing_header_for_a_given_value_is_refused() -> None:
     [{}, {"region": None}, {"other": "x"}, None, [], "region", {"where": None}, {"where": ["zone"]}],
 )
 def test_no_header_is_expected_for_null_or_nothing(arguments: object) -> None:
-    """HTTP-022: and one that comes all the same does not match."""
+    """And one that comes all the same does not match."""
     assert mismatch(REGION + NESTED, {}, arguments) is None
     assert mismatch(REGION, {"region": "x"}, arguments) is not None
 
 
 def test_forbidden_characters_are_refused_before_anything_is_compared() -> None:
-    """HTTP-024."""
     assert "visible ASCII" in (mismatch(REGION, {"region": "\udcfc"}, {"region": "\udcfc"}) or "")
     assert "base64" in (mismatch(REGION, {"region": "=?base64?!?="}, {"region": "!"}) or "")
 
 
 def test_headers_that_mirror_nothing_are_ignored() -> None:
-    """HTTP-025: whatever they hold."""
+    """Whatever they hold."""
     assert mismatch(REGION, {"region": "x", "unknown": "\udcfc"}, {"region": "x"}) is None
     assert mismatch((), {"region": "x"}, {}) is None
 
 
 def test_header_names_compare_without_case() -> None:
-    """HTTP-026."""
     param = (MirroredParam("ReGiOn", ("region",)),)
     assert mismatch(param, {"region": "x"}, {"region": "x"}) is None
 

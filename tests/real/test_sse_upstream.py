@@ -93,7 +93,9 @@ async def session_with(url: str, known: KnownServer) -> AsyncIterator[LegacySess
                 session.close()
 
 
-async def test_a_server_of_the_python_sdk(tmp_path: Path) -> None:
+async def test_a_session_with_a_python_server_is_asked_is_lost_by_a_kill_and_begins_anew(
+    tmp_path: Path,
+) -> None:
     """VER-014, HTTP-077, F27: a call, a question, a kill in the middle, and a new session by itself."""
     legacy = Legacy("stdio", tmp_path, "--pre-delay", "0", "--max-protocol", "2024-11-05")
     url = f"http://127.0.0.1:{legacy.port}/sse"
@@ -136,7 +138,7 @@ async def test_a_server_of_the_python_sdk(tmp_path: Path) -> None:
     assert "Traceback" not in log
 
 
-async def test_a_server_of_the_typescript_sdk(tmp_path: Path) -> None:
+async def test_a_session_with_a_typescript_server_gets_answers_and_progress(tmp_path: Path) -> None:
     """VER-014, HTTP-077: it answers on the stream before it accepts the POST."""
     port = free_port()
     server = Program(

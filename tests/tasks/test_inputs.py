@@ -64,7 +64,7 @@ def test_what_is_no_answer_of_its_kind_is_refused_by_name(method: str, value: by
 
 
 def test_every_question_has_its_kind_of_answer() -> None:
-    """MRTR-004: three kinds, and no other reaches a client."""
+    """Contract section 4: three kinds, and no other reaches a client."""
     assert {ELICIT, SAMPLE, ROOTS} == QUESTION_METHODS
 
 

@@ -158,7 +158,7 @@ def test_what_comes_late_finds_the_very_same_record(status: TaskStatus, late: Mo
 
 
 def test_a_result_is_kept_as_the_text_it_came_in() -> None:
-    """TX-STA-004: with or without isError, the status is completed and the result untouched."""
+    """Contract section 4: with or without isError."""
     for result in (RESULT, b'{"isError":true,"content":[]}'):
         task = lifecycle.completed(working(), result, SERVER_INFO, POLLING, LATER_MS)
         assert task.result == result
@@ -169,7 +169,7 @@ def test_a_result_is_kept_as_the_text_it_came_in() -> None:
 
 @pytest.mark.parametrize("event", [TaskEvent.ERROR, TaskEvent.CALL_LOST, TaskEvent.LIMIT_PASSED])
 def test_a_failure_keeps_its_error_and_says_what_happened(event: TaskEvent) -> None:
-    """TX-STA-003, TX-STA-005, TX-STA-006, TX-STA-007: failed always comes with a JSON-RPC error object."""
+    """TX-STA-003, TX-STA-006: failed always comes with a JSON-RPC error object, and with words."""
     task = lifecycle.failed(working(), event, ERROR, "disk on fire", POLLING, LATER_MS)
     assert task.error == ERROR
     assert task.result is None
@@ -184,7 +184,7 @@ def test_an_error_cannot_come_with_an_event_that_ends_nothing(event: TaskEvent) 
 
 
 def test_a_cancelled_task_has_neither_result_nor_error() -> None:
-    """TX-GET-005."""
+    """Contract section 4."""
     assert (cancelled().result, cancelled().error) == (None, None)
 
 
@@ -212,7 +212,7 @@ def test_progress_while_input_is_awaited_is_left_out() -> None:
 
 
 def test_questions_pile_up_under_keys_of_their_own() -> None:
-    """TX-UPD-006, TX-GET-003: a second round does not touch the first."""
+    """A second round does not touch the first."""
     task = lifecycle.asked(waiting(), [question(2), question(3)], 4, LATER_MS)
     assert [r.key for r in task.inputs] == ["input-1", "input-2", "input-3"]
     assert task.next_key == 4
@@ -220,13 +220,13 @@ def test_questions_pile_up_under_keys_of_their_own() -> None:
 
 
 def test_the_next_key_never_goes_back() -> None:
-    """TX-UPD-006."""
+    """A key is never used twice in a task's life."""
     task = replace(working(), next_key=9)
     assert lifecycle.asked(task, [question(2)], 3, LATER_MS).next_key == 9
 
 
 def test_a_question_that_is_recorded_already_is_not_asked_twice() -> None:
-    """TX-UPD-008: a change whose commit was in doubt may be tried again."""
+    """A change whose commit was in doubt may be tried again."""
     task = waiting(2)
     assert lifecycle.asked(task, [question(1), question(2)], 3, LATER_MS) is task
     half = lifecycle.answered(task, [answer(1)], LATER_MS)
@@ -243,7 +243,7 @@ def test_a_partial_answer_leaves_the_rest_outstanding() -> None:
 
 
 def test_the_last_answer_lets_the_task_go_on() -> None:
-    """TX-UPD-009: answers are kept until they are delivered."""
+    """Answers are kept until they are delivered."""
     task = lifecycle.answered(waiting(2), [answer(2), answer(1)], LATER_MS)
     assert task.status is TaskStatus.WORKING
     assert task.inputs == ()
@@ -343,7 +343,7 @@ def shown(task: Task) -> Task:
 def test_whatever_happens_in_whatever_order_only_legal_moves_are_made(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    """TX-STA-001, TX-STA-002, TX-UPD-006, TX-UPD-008."""
+    """TX-STA-001, TX-STA-002."""
     task, now_ms, used = working(), CREATED_MS, set[str]()
     for what, number, passed_ms in steps:
         now_ms, before = now_ms + passed_ms, task

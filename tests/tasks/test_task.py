@@ -72,7 +72,7 @@ def test_an_id_cannot_be_guessed() -> None:
     ],
 )
 def test_every_other_form_is_not_ours(text: str) -> None:
-    """TX-GET-007."""
+    """Contract section 2: those are upstream's, or nobody's."""
     assert not is_task_id(text)
 
 

@@ -120,12 +120,12 @@ def test_reading_a_running_task_moves_nothing_but_the_numbers(status: TaskStatus
 
 
 def test_a_result_is_the_upstreams_own_text() -> None:
-    """TX-GET-004, TX-STA-004: spacing, number spelling and escapes untouched."""
+    """TX-GET-004: spacing, number spelling and escapes untouched."""
     assert b'"result":' + RESULT in read(completed())
 
 
 def test_an_error_is_the_upstreams_own_text() -> None:
-    """TX-GET-006, TX-STA-005."""
+    """TX-GET-006."""
     assert b'"error":' + ERROR in read(failed())
 
 

@@ -1,7 +1,4 @@
-"""Ignores the end of its stdin and SIGTERM, and so does its child; says what it ignores.
-
-With an argument the parent is killed by SIGTERM, and only the child is stubborn.
-"""
+"""Ignores the end of its stdin and SIGTERM, and so does its child; says what it ignores."""
 
 import os
 import signal
@@ -22,8 +19,7 @@ if os.fork() == 0:
     os.write(begun, b".")
     while True:
         signal.pause()
-if len(sys.argv) == 1:
-    ignore(b"parent")
+ignore(b"parent")
 os.read(ready, 1)
 say(b"ready")
 sys.stdin.read()

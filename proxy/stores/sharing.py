@@ -1,0 +1,90 @@
+"""One store directory for the many short lives of a sidecar.
+
+Above: `assembly`, for stdio. Below: `disk`. Two windows of one editor start the same command twice, and
+some clients start a second process just to ask what we are; but a directory has one process. So whoever
+finds it taken works in a sub-directory of its own, and the next start that finds the directory free
+takes those tasks over. Contract section 9.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from anyio import to_thread
+
+from proxy.clock import Clock
+from proxy.errors import ConfigError, StoreError, TaskConflict
+from proxy.logs import get_logger
+from proxy.stores.base import TaskStore
+from proxy.stores.directory import DirectoryInUse
+from proxy.stores.disk import DiskStore, Durability
+
+GUESTS: Final = "guests"
+"""Below the directory: a sub-directory for each process that found it taken."""
+
+log = get_logger()
+
+
+@asynccontextmanager
+async def open_shared_directory(
+    directory: Path, durability: Durability, owner: str, clock: Clock
+) -> AsyncIterator[TaskStore]:
+    """The store in `directory`, with what guests have left; a guest's own store if it is taken.
+
+    `owner` is whose tasks are taken over: on stdio there is only one. Raises ConfigError as DiskStore.
+    """
+    try:
+        store = DiskStore(directory, durability=durability, clock=clock)
+        async with store:
+            await _adopt_guests(store, directory / GUESTS, durability, owner, clock)
+            yield store
+        return
+    except DirectoryInUse as exc:
+        taken = exc
+    guest = directory / GUESTS / f"{os.getpid()}-{secrets.token_hex(4)}"
+    log.info("store_taken", reason=taken.message, instead=str(guest))
+    async with DiskStore(guest, durability=durability, clock=clock) as store:
+        yield store
+
+
+async def _adopt_guests(
+    store: TaskStore, guests: Path, durability: Durability, owner: str, clock: Clock
+) -> None:
+    """Take over the tasks of every guest that has gone. What cannot be read is left where it is."""
+    for guest in await to_thread.run_sync(_subdirectories, guests):
+        try:
+            async with DiskStore(guest, durability=durability, clock=clock) as left:
+                count = await _adopt(store, left, owner)
+        except DirectoryInUse:
+            continue
+        except (ConfigError, StoreError) as exc:
+            log.warning("guest_not_adopted", guest=guest.name, reason=exc.message)
+            continue
+        await to_thread.run_sync(partial(shutil.rmtree, guest, ignore_errors=True))
+        if count:
+            log.info("guest_adopted", guest=guest.name, tasks=count)
+
+
+def _subdirectories(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir()) if directory.is_dir() else []
+
+
+async def _adopt(store: TaskStore, left: TaskStore, owner: str) -> int:
+    """Copy every task of `left`, result and all; one that is here already was copied before."""
+    count, after = 0, None
+    while page := await left.owned(owner, after=after):
+        for task in page:
+            try:
+                await store.create(await left.get(task.id))
+                count += 1
+            except TaskConflict:
+                continue
+        after = page[-1].id
+    return count
