@@ -38,7 +38,7 @@ from proxy.stores.memory import MemoryStore
 from proxy.stores.sharing import open_shared_directory
 from proxy.tasks.policy import InputMode, Policy, Polling, ToolMode, ToolPolicy
 from proxy.upstream.base import Transport
-from proxy.upstream.http import HttpTransport
+from proxy.upstream.auto import AutoHttpTransport, KnownServer
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.pool import Pool, PoolSettings
 from proxy.upstream.session import ChangeListener, LegacySession
@@ -53,6 +53,7 @@ class Upstream:
         self._client = client
         self._clock = clock
         self._asking = AskingTools(lambda tool: policy.for_tool(tool).input is InputMode.TASK)
+        self._known = KnownServer()
         self.credentials = Credentials()
 
     def transport(self, owner: Owner) -> Transport:
@@ -66,7 +67,7 @@ class Upstream:
                 max_bytes=limits.message,
             )
         assert upstream.url is not None  # the configuration has one or the other
-        return HttpTransport(
+        return AutoHttpTransport(
             upstream.url,
             name=upstream.name,
             max_bytes=limits.message,
@@ -74,6 +75,8 @@ class Upstream:
             client=self._client,
             headers=lambda: self.credentials.headers(owner),
             clock=self._clock,
+            known=self._known,
+            endpoint_prefix=upstream.endpoint_prefix,
         )
 
     def session(

@@ -105,6 +105,7 @@ class UpstreamConfig(_Section):
     calls_per_process: AtLeastOne | None = None
     env: Mapping[str, str] = Field(default_factory=dict)
     cwd: str | None = None
+    endpoint_prefix: UrlPath | None = None
     start_timeout: SomeSeconds = 60.0
     idle_timeout: SomeSeconds | None = 600.0
     wait: Seconds = 600.0
@@ -117,6 +118,8 @@ class UpstreamConfig(_Section):
             raise ValueError("command and url are both given; an upstream has one of them")
         if self.url is not None and (self.env or self.cwd is not None):
             raise ValueError("env and cwd are for a command; this upstream has a url")
+        if self.command is not None and self.endpoint_prefix is not None:
+            raise ValueError("endpoint_prefix is for a url; this upstream has a command")
         return self
 
     @property
