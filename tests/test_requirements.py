@@ -91,7 +91,8 @@ def test_every_id_that_a_test_names_exists() -> None:
 
 def test_every_must_towards_modern_clients_is_held_by_a_test() -> None:
     held = named_by_tests() | DEFERRED.keys()
-    assert [f"{row}: {BY_ID[row]['text']}" for row in required_ids() if row not in held] == []
+    unheld = [f"{required}: {BY_ID[required]['text']}" for required in required_ids() if required not in held]
+    assert not unheld, "\n".join(unheld)
 
 
 def test_what_is_deferred_is_required_and_held_by_no_test_yet() -> None:

@@ -1,28 +1,32 @@
 """Our own stdin and stdout as message channels.
 
 Above: `stdio`. Reading and writing block, so each has a thread: a client that does not read, or a stdin
-that is a file, never holds up the event loop. Only messages reach stdout: descriptor 1 itself is turned
+that is a file, never holds up the event loop. Both threads are daemons, for neither a read nor a write
+that never returns may keep the process alive. Only messages reach stdout: descriptor 1 itself is turned
 to stderr, so that a stray print of any library cannot break the protocol (STDIO-002).
 """
 
 from __future__ import annotations
 
 import os
+import select
 import threading
-from collections import deque
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Final
 
 import anyio
-from anyio import from_thread, to_thread
+from anyio import from_thread
 from anyio.lowlevel import EventLoopToken, current_token
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from proxy.clock import Pulse
 from proxy.logs import get_logger
 from proxy.protocol.envelope import one_line
 
 CHUNK_BYTES: Final = 64 * 1024
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024  # behind a client that has stopped reading; then it is given up
+ROOM_BYTES: Final = 1024 * 1024  # further behind than this, what can wait should wait
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 log = get_logger()
@@ -36,20 +40,16 @@ def claim_stdout() -> int:
 
 
 def read_chunks(fd: int) -> MemoryObjectReceiveStream[bytes]:
-    """What comes in on `fd`, as it comes; the stream ends with it.
-
-    The thread is a daemon: a read that never returns must not keep the process alive.
-    """
+    """What comes in on `fd`, as it comes; the stream ends with it."""
     send, receive = anyio.create_memory_object_stream[bytes](1)
-    token = current_token()
-    thread = threading.Thread(target=_pump, args=(fd, send, token), name="stdin-reader", daemon=True)
+    thread = threading.Thread(target=_pump, args=(fd, send, current_token()), name="stdin", daemon=True)
     thread.start()
     return receive
 
 
 def _pump(fd: int, send: MemoryObjectSendStream[bytes], token: EventLoopToken) -> None:
     try:
-        while chunk := os.read(fd, CHUNK_BYTES):
+        while chunk := _read(fd):
             from_thread.run(send.send, chunk, token=token)
     except (OSError, anyio.BrokenResourceError, RuntimeError):
         pass  # stdin is gone, nobody takes it any more, or the event loop has ended: the end in each case
@@ -63,10 +63,10 @@ class LineWriter:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._lines: deque[bytes] = deque()
-        self._bytes = 0
-        self._more = anyio.Event()
-        self._closing = False
+        self._lines: SimpleQueue[bytes | None] = SimpleQueue()
+        self._unwritten = 0
+        self._progress = Pulse()
+        self.wrote = False  # the client may have read something
         self.broken = anyio.Event()
         self.done = anyio.Event()  # everything is written, or nothing more can be
 
@@ -74,42 +74,72 @@ class LineWriter:
         """Queue one message. A client that is too far behind, or gone, is `broken`."""
         if self.broken.is_set():
             return
+        if self._unwritten > MAX_UNREAD_BYTES:
+            log.warning("client_not_reading", queued=self._unwritten)
+            self._break()
+            return
         line = one_line(message) + b"\n"
-        self._lines.append(line)
-        self._bytes += len(line)
-        self._more.set()
-        if self._bytes > MAX_UNREAD_BYTES + len(line):
-            log.warning("client_not_reading", queued=self._bytes)
-            self.broken.set()
+        self._unwritten += len(line)
+        self._lines.put(line)
+
+    async def room(self) -> None:
+        """Wait until the client has read most of what it was sent, or is `broken`."""
+        while self._unwritten > ROOM_BYTES and not self.broken.is_set():
+            await self._progress.event.wait()
+
+    def has_reader(self) -> bool:
+        """Whether anybody could still read what is written; in doubt, yes."""
+        poll = select.poll()
+        poll.register(self._fd, 0)
+        return not any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0))
 
     def close(self) -> None:
-        """Let `run` end when everything is written."""
-        self._closing = True
-        self._more.set()
+        """`done` comes when all that was sent is written. Nothing may be sent any more."""
+        self._lines.put(None)
 
     async def run(self) -> None:
+        """Write until closed or broken. Cancelled, it may leave a line unfinished."""
+        thread = threading.Thread(target=self._write, args=(current_token(),), name="stdout", daemon=True)
+        thread.start()
         try:
-            await self._write_lines()
+            await self.done.wait()
         finally:
             self.done.set()
 
-    async def _write_lines(self) -> None:
-        while not self.broken.is_set():
-            if not self._lines:
-                if self._closing:
-                    return
-                self._more = anyio.Event()
-                await self._more.wait()
-                continue
-            line = self._lines.popleft()
-            self._bytes -= len(line)
+    def _write(self, token: EventLoopToken) -> None:
+        with suppress(RuntimeError):  # the event loop has ended
             try:
-                await to_thread.run_sync(_write_all, self._fd, line, abandon_on_cancel=True)
+                while (line := self._lines.get()) is not None:
+                    _write_all(self._fd, line)
+                    from_thread.run_sync(self._wrote, len(line), token=token)
             except OSError:
-                self.broken.set()
+                from_thread.run_sync(self._break, token=token)
+            from_thread.run_sync(self.done.set, token=token)
+
+    def _wrote(self, count: int) -> None:
+        self.wrote = True
+        self._unwritten -= count
+        self._progress.beat()
+
+    def _break(self) -> None:
+        self.broken.set()
+        self.done.set()
+        self._progress.beat()
+
+
+def _read(fd: int) -> bytes:
+    """The next bytes, none at the end; also if whoever gave us `fd` made it non-blocking."""
+    while True:
+        try:
+            return os.read(fd, CHUNK_BYTES)
+        except BlockingIOError:
+            select.select([fd], [], [])
 
 
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            select.select([], [fd], [])

@@ -8,8 +8,8 @@ they name. Contract section 2, "Client's era, per message"; stdio 2026-07-28.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
@@ -24,8 +24,8 @@ from proxy.errors import ClientProtocolError, ErrorCode, ProxyError
 from proxy.logs import get_logger
 from proxy.owners import Owner
 from proxy.protocol import jsonrpc, names
-from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps
-from proxy.protocol.jsonrpc import Message, MessageError, Notification, Request, RequestId
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, check, dumps, elements
+from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestId
 from proxy.protocol.lines import Line, LineSplitter, Oversized
 from proxy.routing.base import ClientRequest
 from proxy.routing.passthrough import Passthrough
@@ -35,6 +35,7 @@ LOCAL_USER: Final = Owner("local-user")
 """On stdio the owner is the user who started us (AUTH-008)."""
 
 FLUSH_S: Final = 1.0  # a client that does not read its last lines is not waited for
+LAST_ANSWERS_S: Final = 10.0  # for a client that piped its requests in; a server may have to start first
 
 log = get_logger()
 
@@ -47,6 +48,18 @@ class StdioSettings:
     max_depth: int
     supported: Sequence[str]
     max_in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """A modern request that is being answered."""
+
+    request: ClientRequest
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    @property
+    def is_listen(self) -> bool:
+        return self.request.method == names.SUBSCRIPTIONS_LISTEN
 
 
 class StdioEndpoint:
@@ -64,8 +77,9 @@ class StdioEndpoint:
         self._writer = writer
         self._settings = settings
         self._legacy: Passthrough | None = None
-        self._in_flight: dict[int | str, anyio.CancelScope] = {}
+        self._in_flight: dict[int | str, _InFlight] = {}
         self._draining = False
+        self._last_answers = anyio.CancelScope()
         self._ends = Pulse()
         self._tasks: TaskGroup | None = None
 
@@ -78,13 +92,11 @@ class StdioEndpoint:
             tasks.start_soon(self._end_when_broken, tasks.cancel_scope)
             async with chunks:
                 async for chunk in chunks:
-                    for line in splitter.feed(chunk):
-                        await self._take(line)
-            for line in splitter.end():
-                await self._take(line)
+                    self._take(splitter.feed(chunk))
+            self._take(splitter.end())
             log.info("client_closed_stdin")
-            if self._legacy is not None:
-                await self._legacy.close()
+            await self._give_last_answers()
+            await self.end()
             tasks.cancel_scope.cancel()
 
     async def _end_when_broken(self, scope: anyio.CancelScope) -> None:
@@ -92,9 +104,30 @@ class StdioEndpoint:
         log.info("client_stopped_reading")
         scope.cancel()
 
+    async def _give_last_answers(self) -> None:
+        """Cancel what a client that has gone still waits for.
+
+        One that closed its stdin before it was told anything has not gone: its messages were piped in, and
+        it reads what comes. Its requests get some time; those of a person who tries a server in a shell do.
+        """
+        piped_in = not self._writer.wrote and self._writer.has_reader()
+        self._cancel(one for one in self._in_flight.values() if one.is_listen or not piped_in)
+        with self._last_answers:
+            self._last_answers.deadline = anyio.current_time() + (LAST_ANSWERS_S if piped_in else 0.0)
+            await self.wait_idle()
+            if self._legacy is not None:
+                await self._legacy.wait_answered()
+        self._cancel(self._in_flight.values())
+
+    @staticmethod
+    def _cancel(requests: Iterable[_InFlight]) -> None:
+        for one in requests:
+            one.scope.cancel()
+
     def drain(self) -> None:
         """Refuse new requests from now on."""
         self._draining = True
+        self._last_answers.cancel()
 
     async def wait_idle(self) -> None:
         """Until no modern request is being answered."""
@@ -111,36 +144,49 @@ class StdioEndpoint:
 
     # -- what comes in ------------------------------------------------------------------------------
 
-    async def _take(self, line: Line | Oversized) -> None:
-        if isinstance(line, Oversized):
-            limit = self._settings.max_message_bytes
-            fault = f"Invalid request: the message is over {limit} bytes (limits.message)"
-            self._reject(None, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
-        elif line.text.strip():
-            try:
-                message = jsonrpc.parse(line.text, self._settings.max_depth)
-            except MessageError as exc:
-                self._reject(exc.id, ClientProtocolError(exc.code, exc.message))
-                return
-            await self._route(message, line.text)
+    def _take(self, lines: Iterable[Line | Oversized]) -> None:
+        for line in lines:
+            match line:
+                case Oversized():
+                    limit = self._settings.max_message_bytes
+                    fault = f"Invalid request: the message is over {limit} bytes (limits.message)"
+                    self._reject(None, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
+                case Line(text) if text.strip():
+                    for raw in self._messages_in(text):
+                        self._take_message(raw)
 
-    async def _route(self, message: Message, raw: bytes) -> None:
+    def _messages_in(self, text: bytes) -> Sequence[bytes]:
+        """The text alone, but for the arrays that a session of 2025-03-26 may send (F20)."""
+        if self._legacy is None or not self._legacy.has_batches or text.lstrip()[:1] != b"[":
+            return [text]
+        try:
+            check(text, self._settings.max_depth)
+        except JsonError:
+            return [text]  # refused as it stands, like an empty array
+        return elements(text) or [text]
+
+    def _take_message(self, raw: bytes) -> None:
+        try:
+            message = jsonrpc.parse(raw, self._settings.max_depth)
+        except MessageError as exc:
+            self._reject(exc.id, ClientProtocolError(exc.code, exc.message))
+            return
         match message:
-            case Request() if self._is_modern(message):
+            case Request(rid) if self._draining:
+                self._reject(rid, ProxyError("the proxy is shutting down; nothing was sent to the server"))
+            case Request() if said_version(message) is not None:
                 self._start_modern(message)
             case Request():
-                await self._take_legacy_request(message, raw)
-            case Notification(names.CANCELLED, params) if (scope := self._named(params)) is not None:
-                scope.cancel()
+                self._take_legacy_request(message, raw)
+            case Notification(names.CANCELLED, params) if (one := self._named(params)) is not None:
+                one.scope.cancel()
+            case Notification() if said_version(message) is not None:
+                pass  # of a modern client, which has none but cancellations
             case _:
                 if self._legacy is not None:
-                    await self._legacy.from_client(message, raw)
+                    self._legacy.from_client(message, raw)
 
-    @staticmethod
-    def _is_modern(request: Request) -> bool:
-        return said_version(request) is not None
-
-    def _named(self, params: bytes | None) -> anyio.CancelScope | None:
+    def _named(self, params: bytes | None) -> _InFlight | None:
         """The modern request in flight that a cancellation names. `initialize` never is one."""
         try:
             raw = RawObject.parse(params or b"{}").get("requestId")
@@ -149,7 +195,7 @@ class StdioEndpoint:
         rid = RequestId.parse(raw) if raw is not None else None
         return self._in_flight.get(rid.value) if rid is not None else None
 
-    async def _take_legacy_request(self, request: Request, raw: bytes) -> None:
+    def _take_legacy_request(self, request: Request, raw: bytes) -> None:
         if self._legacy is None:
             if request.method != names.INITIALIZE:
                 fault = "Invalid params: neither per-request _meta (2026-07-28) nor an initialize before"
@@ -157,8 +203,8 @@ class StdioEndpoint:
                 return
             assert self._tasks is not None  # `serve` is running
             self._legacy = self._make_passthrough(self._writer)
-            await self._tasks.start(self._legacy.run)
-        await self._legacy.from_client(request, raw)
+            self._tasks.start_soon(self._legacy.run)
+        self._legacy.from_client(request, raw)
 
     def _reject(self, rid: RequestId | None, fault: ProxyError) -> None:
         self._writer.send(message_of_fault(rid, fault))
@@ -175,14 +221,11 @@ class StdioEndpoint:
         except ProxyError as exc:
             self._reject(message.id, exc)
             return
-        scope = anyio.CancelScope()
-        self._in_flight[request.id.value] = scope
+        one = self._in_flight[request.id.value] = _InFlight(request)
         assert self._tasks is not None  # `serve` is running
-        self._tasks.start_soon(self._serve_modern, request, scope)
+        self._tasks.start_soon(self._serve_modern, one)
 
     def _admit(self, request: ClientRequest) -> None:
-        if self._draining:
-            raise ProxyError("the proxy is shutting down; nothing was sent to the server")
         if request.id.value in self._in_flight:
             raise ClientProtocolError(
                 ErrorCode.INVALID_REQUEST, "Invalid request: the id is that of a request in flight"
@@ -190,16 +233,16 @@ class StdioEndpoint:
         if len(self._in_flight) >= self._settings.max_in_flight:
             raise ProxyError(f"{self._settings.max_in_flight} requests are in progress (limits.calls)")
 
-    async def _serve_modern(self, request: ClientRequest, scope: anyio.CancelScope) -> None:
+    async def _serve_modern(self, one: _InFlight) -> None:
         """Have the request handled; nothing more is sent for it once it is cancelled (STDIO-006)."""
         exchange = Exchange()
         try:
-            with scope:
+            with one.scope:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._handle, request, exchange)
-                    await self._write_exchange(request, exchange)
+                    tasks.start_soon(self._handle, one.request, exchange)
+                    await self._write_exchange(one.request, exchange)
         finally:
-            del self._in_flight[request.id.value]
+            del self._in_flight[one.request.id.value]
             self._ends.beat()
 
     async def _handle(self, request: ClientRequest, exchange: Exchange) -> None:
@@ -219,6 +262,7 @@ class StdioEndpoint:
             if exchange.done:
                 break
             await changed.wait()
+            await self._writer.room()  # meanwhile the exchange leaves out what may be left out
         if exchange.answer is None:
             assert exchange.fault is not None  # an exchange that is done has one or the other
             self._reject(request.id, exchange.fault)

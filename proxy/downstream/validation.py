@@ -92,7 +92,7 @@ def read_request(
     return read_modern(message, headers, owner, supported)
 
 
-def said_version(message: Request) -> bytes | None:
+def said_version(message: Request | Notification) -> bytes | None:
     """The raw value of the version key in `_meta`: whatever it is, its presence makes a message modern."""
     params = _object(message.params)
     try:

@@ -91,6 +91,14 @@ def decode_value(value: str) -> str:
         raise HeaderValueError("is not base64 of UTF-8 text") from exc
 
 
+def encode_value(value: str) -> str:
+    """`value` as a header can carry it: as it is, or as base64 between the sentinel's marks."""
+    plain = _VISIBLE.match(value) and value == value.strip(" \t") and not _SENTINEL.match(value)
+    if plain:
+        return value
+    return "=?base64?" + base64.b64encode(value.encode("utf-8", "surrogatepass")).decode("ascii") + "?="
+
+
 def mismatch(params: tuple[MirroredParam, ...], headers: Mapping[str, str], arguments: Any) -> str | None:
     """What is wrong with the `Mcp-Param-*` headers of a call, None if nothing is.
 

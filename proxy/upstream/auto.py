@@ -1,9 +1,9 @@
 """Streamable HTTP, or HTTP+SSE where the server is so old that it knows no other.
 
-Above: `session`, through `base.Transport`; below: `http` and `sse`. The first request of a session,
+Above: `session`, through `base.Transport`; below: `http` and `sse`. The handshake of a session,
 `initialize`, goes out by Streamable HTTP. If the server refuses it as old ones do, the event stream of
 2024-11-05 is tried, and the same request goes there: it has not run, so this is no second run. The session
-notices nothing. Streamable HTTP 2026-07-28, "HTTP+SSE Transport".
+notices nothing. A probe of the era that is refused shows nothing. Streamable HTTP 2026-07-28, "HTTP+SSE Transport".
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from anyio.abc import TaskStatus as StartStatus
 from proxy.clock import Clock
 from proxy.errors import UpstreamError, UpstreamRefused, only_fault
 from proxy.logs import get_logger
+from proxy.protocol.envelope import RawObject
+from proxy.protocol.names import INITIALIZE
 from proxy.upstream import replies
 from proxy.upstream.base import Receiver, Transport
 from proxy.upstream.http import HttpTransport
@@ -124,7 +126,7 @@ class AutoHttpTransport:
             raise error from None
 
     async def send(self, message: bytes, *, call: int | None = None) -> None:
-        if self._first is None and call is not None:
+        if self._first is None and call is not None and _is_initialize(message):
             self._first = call, message
         await self._in_use.send(message, call=call)
 
@@ -170,3 +172,8 @@ class AutoHttpTransport:
             await sse.send(self._first[1], call=call)
         http.close()
         return True
+
+
+def _is_initialize(message: bytes) -> bool:
+    """Only a refused handshake shows an old server; a refused probe shows nothing (VER-014)."""
+    return RawObject.parse(message).text("method") == INITIALIZE

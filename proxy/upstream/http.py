@@ -33,6 +33,7 @@ from proxy.errors import (
     UpstreamUnavailable,
 )
 from proxy.logs import get_logger
+from proxy.protocol.mirrored_headers import mirrored_headers
 from proxy.protocol.names import H_LAST_EVENT_ID, H_PROTOCOL_VERSION, H_SESSION_ID
 from proxy.protocol.sse import MESSAGE, Event
 from proxy.upstream import replies
@@ -234,6 +235,8 @@ class HttpTransport:
             headers[H_SESSION_ID] = self._session_id
         if self._version is not None:
             headers[H_PROTOCOL_VERSION] = self._version
+        if body is not None:
+            headers |= mirrored_headers(body)
         async with self._endpoint.open(method, headers, body) as answer:
             if self._version is None:
                 self._session_id = answer.header(H_SESSION_ID) or self._session_id

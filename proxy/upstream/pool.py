@@ -1,15 +1,15 @@
 """Sessions with the upstream, kept apart by owner and declared capabilities, shared where that is safe.
 
-Above: `routing`, which takes a `Lease` for each call and each listen stream. Below: `session`. The pool's
-task group owns every session; callers only wait for them. Contract section 2 (who shares a process)
-and section 3 ("Upstream sessions").
+Above: `routing`, which takes a `Lease` for each call and each listen stream. Below: `session`, one in
+each `slot`. The pool's task group owns every session; callers only wait for them. Contract section 2 (who
+shares a process) and section 3 ("Upstream sessions").
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -28,11 +28,10 @@ from proxy.errors import (
 )
 from proxy.logs import get_logger
 from proxy.owners import Owner
+from proxy.upstream.back_off import BackOff
 from proxy.upstream.session import ChangeListener, LegacySession
+from proxy.upstream.slot import Key, Slot, Waiter
 
-BACK_OFF_FIRST_S: Final = 0.5  # before the start after the second failure in a row
-BACK_OFF_LAST_S: Final = 30.0
-STABLE_S: Final = 60.0  # a session that lived this long starts a new count of failures
 SWEEP_S: Final = 5.0  # how exact the end of idle sessions is
 
 SHUTTING_DOWN: Final = "the proxy is shutting down"
@@ -53,80 +52,6 @@ class PoolSettings:
     max_sessions: int = 256
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    owner: Owner
-    capabilities: ClientCapabilities
-
-
-@dataclass(eq=False)
-class _Slot:
-    """One session and who uses it. `holds` keep it alive, `calls` fill its capacity.
-
-    It is in the pool's list until nothing of the session is left. `ready` is set when it was started, and
-    also when it could not be: then `error` says why.
-    """
-
-    key: _Key
-    session: LegacySession
-    ready: anyio.Event = field(default_factory=anyio.Event)
-    unwanted: anyio.Event = field(default_factory=anyio.Event)
-    error: ProxyError | None = None
-    holds: int = 0
-    calls: int = 0
-    idle_since: float = 0.0
-
-    def end(self) -> None:
-        """We no longer want it; that is no failure."""
-        self.unwanted.set()
-        self.session.close()
-
-    @property
-    def usable(self) -> bool:
-        """Whether new calls may go here, or wait for its start."""
-        if self.unwanted.is_set() or self.error is not None:
-            return False
-        return self.session.is_alive or not self.ready.is_set()
-
-    @property
-    def idle(self) -> bool:
-        started = self.ready.is_set() and self.error is None
-        return started and self.holds == 0 and not self.unwanted.is_set()
-
-    @property
-    def fault(self) -> ProxyError | None:
-        """Why those who waited for the start cannot have the session."""
-        if self.error is None and not self.session.is_alive:
-            return self.session.loss or UpstreamClosed("the upstream session ended right after its start")
-        return self.error
-
-
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """Somebody who waits for a place. When `told`, `slot` is held for it, or `error` is set."""
-
-    key: _Key
-    for_call: bool
-    slot: _Slot | None = None
-    error: ProxyError | None = None
-    told: anyio.Event = field(default_factory=anyio.Event)
-
-
-@dataclass(slots=True)
-class _Failures:
-    """Starts that failed and sessions that died young, in a row."""
-
-    count: int = 0
-    last: float = 0.0
-
-    @property
-    def next_start(self) -> float:
-        """When the next session may be started; at once after the first failure."""
-        if self.count < 2:
-            return self.last
-        return self.last + min(BACK_OFF_LAST_S, BACK_OFF_FIRST_S * 2.0 ** (self.count - 2))
-
-
 MakeSession = Callable[[Owner, ClientCapabilities, ChangeListener], LegacySession]
 
 
@@ -137,9 +62,9 @@ class Pool:
         self._make_session = make_session
         self._settings = settings
         self._clock = clock
-        self._slots: list[_Slot] = []
-        self._waiters: list[_Waiter] = []  # first come, first served
-        self._failures: dict[_Key, _Failures] = {}
+        self._slots: list[Slot] = []
+        self._waiters: list[Waiter] = []  # first come, first served
+        self._back_off = BackOff(clock)
         self._left = Pulse()  # a slot is off the list
         self._listeners: dict[Owner, list[ChangeListener]] = {}
         self._closing = False
@@ -185,7 +110,7 @@ class Pool:
         for a call (a listen stream) keeps the session alive without filling its capacity. `on_starting` is
         called if a session has to be started first, or is starting.
         """
-        slot = await self._place(_key(owner, capabilities), for_call)
+        slot = await self._place(Key.of(owner, capabilities), for_call)
         try:
             if not slot.ready.is_set():
                 if on_starting is not None:
@@ -199,14 +124,14 @@ class Pool:
 
     def at_hand(self, owner: Owner, capabilities: ClientCapabilities) -> LegacySession | None:
         """A live session of this owner and these capabilities, if there is one now; not leased."""
-        key = _key(owner, capabilities)
+        key = Key.of(owner, capabilities)
         return next((s.session for s in self._slots if s.key == key and s.session.is_alive), None)
 
-    async def _place(self, key: _Key, for_call: bool) -> _Slot:
+    async def _place(self, key: Key, for_call: bool) -> Slot:
         """A slot, held for the caller; its session may still have to start, which has bounds of its own."""
         if self._closing:
             raise UpstreamUnavailable(SHUTTING_DOWN)
-        waiter = _Waiter(key, for_call)
+        waiter = Waiter(key, for_call)
         self._waiters.append(waiter)
         self._serve_waiters()
         try:
@@ -224,7 +149,7 @@ class Pool:
             raise UpstreamUnavailable(self._busy_text(key))
         return waiter.slot
 
-    def _busy_text(self, key: _Key) -> str:
+    def _busy_text(self, key: Key) -> str:
         mine = [s for s in self._slots if s.key == key]
         return (
             f"no upstream process became free within {self._settings.wait_s:g} s: {len(mine)} are in use "
@@ -233,7 +158,7 @@ class Pool:
 
     def _serve_waiters(self) -> None:
         """Give those who wait what is free or may be opened. To be called after every change."""
-        nothing_for: set[tuple[_Key, bool]] = set()
+        nothing_for: set[tuple[Key, bool]] = set()
         for waiter in list(self._waiters):
             wish = (waiter.key, waiter.for_call)
             if wish in nothing_for:
@@ -248,37 +173,37 @@ class Pool:
             self._waiters.remove(waiter)
             waiter.told.set()
 
-    def _refuse_waiters(self, waiters: list[_Waiter], error: ProxyError) -> None:
+    def _refuse_waiters(self, waiters: list[Waiter], error: ProxyError) -> None:
         for waiter in list(waiters):
             waiter.error = error
             self._waiters.remove(waiter)
             waiter.told.set()
 
-    def _release(self, slot: _Slot, for_call: bool) -> None:
+    def _release(self, slot: Slot, for_call: bool) -> None:
         slot.holds -= 1
         slot.calls -= for_call
         slot.idle_since = self._clock.monotonic()
         self._end_if_lost(slot)
         self._serve_waiters()
 
-    def _end_if_lost(self, slot: _Slot) -> None:
+    def _end_if_lost(self, slot: Slot) -> None:
         """A session that the upstream no longer knows (404) ends with the last call on it."""
-        if slot.idle and not slot.session.is_alive:
-            slot.end()
+        if slot.leaving:
+            slot.session.close()
 
-    def _capacity(self, key: _Key) -> int | None:
+    def _capacity(self, key: Key) -> int | None:
         """How many calls one session of this key may carry at a time."""
         apart = self._settings.isolate_anonymous and key.owner.is_anonymous and key.capabilities.may_be_asked
         return self._settings.calls_per_process or (1 if apart and not self._settings.share else None)
 
-    def _choose(self, key: _Key, for_call: bool) -> _Slot | None:
+    def _choose(self, key: Key, for_call: bool) -> Slot | None:
         """The least busy of those that have room, started ones first."""
         capacity = self._capacity(key) if for_call else None
         free = (s for s in self._slots if s.key == key and s.usable)
         fitting = [s for s in free if capacity is None or s.calls < capacity]
         return min(fitting, key=lambda s: (not s.ready.is_set(), s.calls), default=None)
 
-    def _open(self, key: _Key) -> _Slot | None:
+    def _open(self, key: Key) -> Slot | None:
         """A further session, if the bounds allow one."""
         if sum(s.key == key and s.usable for s in self._slots) >= self._settings.processes:
             return None
@@ -290,7 +215,7 @@ class Pool:
         def changed(method: str, params: bytes | None) -> None:
             self._publish(key.owner, method, params)
 
-        slot = _Slot(key, self._make_session(key.owner, key.capabilities, changed))
+        slot = Slot(key, self._make_session(key.owner, key.capabilities, changed))
         self._slots.append(slot)
         self._tasks.start_soon(self._keep, slot)
         return slot
@@ -298,12 +223,12 @@ class Pool:
     def _make_room(self) -> None:
         """End the session that was idle for longest, one at a time; its end serves those who wait."""
         idle = [s for s in self._slots if s.idle]
-        if idle and not any(s.unwanted.is_set() for s in self._slots):
+        if idle and not any(s.leaving for s in self._slots):
             min(idle, key=lambda s: s.idle_since).end()
 
     # -- sessions -----------------------------------------------------------------------------------
 
-    async def _keep(self, slot: _Slot) -> None:
+    async def _keep(self, slot: Slot) -> None:
         """The life of one session, from back-off to end. One handshake, however many calls wait for it."""
         try:
             await self._live(slot)
@@ -311,7 +236,7 @@ class Pool:
             self._note_failed_start(slot, exc)
         except Exception:  # a fault of ours in one session must not end the others
             log.exception("session_failed")
-            slot.error = ProxyError("internal error of the proxy; the upstream session was ended")
+            self._note_failed_start(slot, ProxyError("internal error of the proxy"))
         finally:
             slot.error = slot.error or UpstreamClosed("the upstream session has ended")
             slot.ready.set()
@@ -319,10 +244,9 @@ class Pool:
             self._left.beat()
         self._serve_waiters()
 
-    async def _live(self, slot: _Slot) -> None:
+    async def _live(self, slot: Slot) -> None:
         """Raises ProxyError if the session cannot be started."""
-        failures = self._failures.get(slot.key, _Failures())
-        if await self._clock.wait(slot.unwanted, failures.next_start - self._clock.monotonic()):
+        if await self._clock.wait(slot.unwanted, self._back_off.pause_s(slot.key)):
             raise UpstreamUnavailable(SHUTTING_DOWN)
         try:
             async with anyio.create_task_group() as tasks:
@@ -335,8 +259,9 @@ class Pool:
         except BaseExceptionGroup as group:
             raise only_fault(group) from None
 
-    def _note_failed_start(self, slot: _Slot, error: ProxyError) -> None:
-        """Who waits for a place fares like those who waited for this start, if no other session is left."""
+    def _note_failed_start(self, slot: Slot, error: ProxyError) -> None:
+        """Who waits for a place fares like those who waited for this start, unless a session lives: each
+        would only try the same, one after the other, after longer and longer pauses."""
         slot.error = error
         if slot.unwanted.is_set():
             return
@@ -345,24 +270,19 @@ class Pool:
             self.last_fault = None
         else:
             self.last_fault = error.message
-            self._count_failure(slot.key, lived_s=0.0)
-        if not any(s.key == slot.key and s.usable for s in self._slots):
+            self._back_off.failed(slot.key)
+        if not any(s.key == slot.key and s.session.is_alive for s in self._slots):
             self._refuse_waiters([w for w in self._waiters if w.key == slot.key], error)
 
-    def _note_end(self, slot: _Slot, lived_s: float) -> None:
+    def _note_end(self, slot: Slot, lived_s: float) -> None:
         """The session takes no new calls; it may still have to be cleaned up."""
         loss = slot.session.loss
         if loss is not None and not slot.unwanted.is_set():
             log.warning("upstream_lost", reason=loss.message)
             if not isinstance(loss, SessionLost):  # a server may forget sessions as often as it likes
-                self._count_failure(slot.key, lived_s)
+                self._back_off.failed(slot.key, lived_s)
         self._end_if_lost(slot)
         self._serve_waiters()
-
-    def _count_failure(self, key: _Key, lived_s: float) -> None:
-        failures = self._failures.setdefault(key, _Failures())
-        failures.count = 1 if lived_s >= STABLE_S else failures.count + 1
-        failures.last = self._clock.monotonic()
 
     async def _sweep(self) -> None:
         limit = self._settings.idle_timeout_s
@@ -372,9 +292,7 @@ class Pool:
             for slot in self._slots:
                 if limit is not None and slot.idle and now - slot.idle_since >= limit:
                     slot.end()
-            for key, failures in list(self._failures.items()):
-                if now - failures.last >= STABLE_S:
-                    del self._failures[key]
+            self._back_off.forget_old()
 
     # -- changes ------------------------------------------------------------------------------------
 
@@ -391,8 +309,3 @@ class Pool:
     def _publish(self, owner: Owner, method: str, params: bytes | None) -> None:
         for listener in list(self._listeners.get(owner, ())):
             listener(method, params)
-
-
-def _key(owner: Owner, capabilities: ClientCapabilities) -> _Key:
-    """Tasks are between the client and us: whether they were declared makes no other session."""
-    return _Key(owner, ClientCapabilities(capabilities.offered, tasks=False))

@@ -6,10 +6,9 @@ unanswered must not hold up whoever asked for it; so waiting for one's turn has 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeAlias
 
 import anyio
@@ -28,21 +27,31 @@ Ask: TypeAlias = Callable[[str, bytes | None], Awaitable[Outcome]]
 log = get_logger()
 
 
+@asynccontextmanager
+async def _turn(lock: anyio.Lock) -> AsyncIterator[None]:
+    """Settings are told one at a time. Raises TimeoutError if one's turn does not come."""
+    with anyio.fail_after(TURN_TIMEOUT_S):
+        await lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class LogLevel:
     """The level that the upstream was last told."""
 
     def __init__(self, ask: Ask, name: str) -> None:
         self._ask = ask
         self._name = name
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._told: str | None = None
 
     async def ensure(self, level: str) -> None:
         """Have the upstream log from `level` on. What it says to that is not the caller's matter, and a
         server that refuses or ignores the level is not told the same one again."""
-        with anyio.move_on_after(TURN_TIMEOUT_S) as waiting:
-            async with self._turn:
-                waiting.deadline = math.inf
+        with suppress(TimeoutError):
+            async with _turn(self._lock):
                 if level != self._told:
                     await self._tell(level)
 
@@ -64,7 +73,7 @@ class WatchedResources:
     def __init__(self, ask: Ask, name: str) -> None:
         self._ask = ask
         self._name = name
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._listeners: Counter[str] = Counter()
         self._subscribed: set[str] = set()
 
@@ -90,14 +99,12 @@ class WatchedResources:
 
     async def _bring_in_line(self, uri: str) -> None:
         try:
-            with anyio.fail_after(TURN_TIMEOUT_S) as waiting:
-                async with self._turn:
-                    waiting.deadline = math.inf
-                    if uri in self._listeners and uri not in self._subscribed:
-                        await self._subscribe(uri)
-                    elif uri not in self._listeners and uri in self._subscribed:
-                        self._subscribed.discard(uri)  # whatever comes of it: the next one asks anew
-                        await self._ask(names.RESOURCES_UNSUBSCRIBE, dumps({"uri": uri}))
+            async with _turn(self._lock):
+                if uri in self._listeners and uri not in self._subscribed:
+                    await self._subscribe(uri)
+                elif uri not in self._listeners and uri in self._subscribed:
+                    self._subscribed.discard(uri)  # whatever comes of it: the next one asks anew
+                    await self._ask(names.RESOURCES_UNSUBSCRIBE, dumps({"uri": uri}))
         except TimeoutError:
             raise UpstreamTimeout(
                 f"upstream '{self._name}' leaves subscriptions unanswered; this one was not sent"

@@ -162,6 +162,7 @@ def test_pages_of_this_machine_pass_on_a_loopback_bind_alone(origin: str) -> Non
         "http://[",
         "http://]",
         "http://[evil]",
+        "http://[::1%\udcff]",
         "http://localhost\udcff",
         "http://localho\u017ft",
         "http://localhost\u2100",

@@ -238,14 +238,20 @@ def test_all_faults_at_once_are_the_first() -> None:
         unserved,
     ],
 )
-@pytest.mark.parametrize("twice", [b'"name":"train","name":"train"', b'"arguments":{},"arguments":{}'])
+@pytest.mark.parametrize(
+    "member, twice",
+    [
+        (b"params", b'"name":"train","name":"train"'),
+        (b"params", b'"arguments":{},"arguments":{}'),
+        (b"_meta", b'"progressToken":1,"progressToken":2'),
+    ],
+)
 def test_a_member_that_we_read_given_twice_is_a_fault_of_the_envelope(
-    spoil: Callable[[Draft], None], twice: bytes
+    spoil: Callable[[Draft], None], member: bytes, twice: bytes
 ) -> None:
     """BASE-001: it comes before whatever is judged by that member."""
-    draft = Draft(params={})
+    draft = Draft(params={}, finish=doubled(member, twice))
     spoil(draft)
-    draft.finish = lambda raw: raw.replace(b'"params":{', b'"params":{' + twice + b",", 1)
     assert refused(draft.body(), draft.headers) == (400, -32600, ID)
 
 

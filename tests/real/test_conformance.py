@@ -19,6 +19,7 @@ from proxy.protocol import names
 from tests.real.bench import Bench
 from tests.real.legacy import Transport
 from tests.real.legacy_session import answers
+from tests.real.modern_client import ELICITATION
 from tests.setup_tools import TESTS
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +71,9 @@ async def test_core_scenarios_pass_before_an_untouched_legacy_server(
 ) -> None:
     legacy = await bench.legacy(transport)
     proxy = await bench.proxy(legacy.upstream, SETTINGS)
-    client = await bench.client(proxy)
+    # The suite waits 600 ms for a question, which is about what this server takes to start on stdio; so the
+    # process for clients with that capability runs already.
+    client = await bench.client(proxy, capabilities=ELICITATION)
     tools = (await client.request(names.TOOLS_LIST)).result["tools"]
     [direct] = await answers(legacy.command("stdio"), [(names.TOOLS_LIST, {})])
     listed = [tool["name"] for tool in json.loads(direct)["result"]["tools"]]

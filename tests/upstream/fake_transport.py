@@ -66,19 +66,24 @@ class Sent:
 
 @dataclass(eq=False)
 class FakeTransport:
-    """`reads` can be replaced by a new event to play a server that has stopped reading; `refusal` is raised
-    by every `send`."""
+    """What the session did to it, and how it behaves.
+
+    `starts`: connecting takes until then, and ends in `unavailable` if that is set. `reads`: every send takes
+    until then. `refusal`: what every send raises. `tells`: answers say on which stream they came, as over
+    HTTP. `ends_when_closed`: else there is something to clean up until `end`.
+    """
 
     sent: list[Sent] = field(default_factory=list)
     abandoned: list[int] = field(default_factory=list)
     version: str | None = None
     closed: int = 0
     ended: bool = False
-    ends_when_closed: bool = True
-    unavailable: UpstreamError | None = None
-    refusal: UpstreamError | None = None
-    reads: anyio.Event | None = None
     starts: anyio.Event | None = None
+    unavailable: UpstreamError | None = None
+    reads: anyio.Event | None = None
+    refusal: UpstreamError | None = None
+    tells: bool = False
+    ends_when_closed: bool = True
     _receiver: Receiver | None = None
     _over: anyio.Event = field(default_factory=anyio.Event)
 
@@ -128,9 +133,6 @@ class FakeTransport:
     def answer(self, request: Sent, result: Any = None, *, error: Any = None) -> None:
         tail = {"result": {} if result is None else result} if error is None else {"error": error}
         self.deliver({"jsonrpc": "2.0", "id": request.id, **tail}, on=request.call if self.tells else None)
-
-    tells: bool = False
-    """Whether answers say on which stream they came, as over HTTP."""
 
     def ask(self, id: Any, method: str, params: Any = None, *, on: int | None = None) -> None:
         body = {"jsonrpc": "2.0", "id": id, "method": method}
@@ -193,18 +195,13 @@ async def shake_hands(server: FakeTransport, nth: int = 1, **capabilities: Any) 
 
 
 @dataclass(eq=False)
-class Client:
-    """Who called: a `base.CallListener` that writes down what it is told, and how the call ended."""
+class Listener:
+    """A `base.CallListener` that writes down what it is told."""
 
     name: str
     notes: list[tuple[str, Any]] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     withdrawn: list[Question] = field(default_factory=list)
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    done: anyio.Event = field(default_factory=anyio.Event)
-    outcome: Outcome | None = None
-    error: UpstreamError | None = None
-    sent: Sent | None = None
 
     def on_notification(self, method: str, params: bytes | None) -> None:
         self.notes.append((method, None if params is None else json.loads(params)))
@@ -217,8 +214,22 @@ class Client:
 
     @property
     def open(self) -> list[Any]:
-        """The ids of the questions that it is asked now."""
+        """The ids of the questions that were asked and not withdrawn."""
         return [q.id.value for q in self.questions if q not in self.withdrawn]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} asked {self.open}>"
+
+
+@dataclass(eq=False, repr=False)
+class Client(Listener):
+    """Who called, the request that went upstream for it, and how that ended."""
+
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    done: anyio.Event = field(default_factory=anyio.Event)
+    outcome: Outcome | None = None
+    error: UpstreamError | None = None
+    sent: Sent | None = None
 
     @property
     def id(self) -> int:
@@ -229,9 +240,6 @@ class Client:
 
     def hang_up(self) -> None:
         self.scope.cancel()
-
-    def __repr__(self) -> str:
-        return f"<Client {self.name!r} asked {self.open}>"
 
 
 @dataclass

@@ -1,0 +1,301 @@
+"""One server of one legacy client, from its start to its end: what was sent to it, and what it asked.
+
+Above: `passthrough`, which sends what the client says and starts the next server when this one has ended.
+Below: a transport. Bodies keep their bytes but for request ids: an HTTP transport needs ours, and so do
+the requests of our own. Contract sections 6 and 9.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import anyio
+
+from proxy.clock import Pulse
+from proxy.errors import (
+    ErrorCode,
+    ProxyError,
+    SessionLost,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamProtocolError,
+    only_fault,
+)
+from proxy.logs import get_logger
+from proxy.protocol import jsonrpc, names
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, elements, members, splice
+from proxy.protocol.jsonrpc import (
+    ErrorResponse,
+    Message,
+    MessageError,
+    Notification,
+    Request,
+    RequestId,
+    ResultResponse,
+)
+from proxy.upstream.base import Transport
+
+_REMEMBERED: Final = frozenset(
+    {
+        names.INITIALIZE,
+        names.LOGGING_SET_LEVEL,
+        names.RESOURCES_SUBSCRIBE,
+        names.RESOURCES_UNSUBSCRIBE,
+    }
+)
+"""Requests that a later server is told again, once this one has accepted them."""
+
+_OURS_AS_TEXT: Final = re.compile(r"[1-9][0-9]{0,17}\Z", re.ASCII)
+
+log = get_logger()
+
+
+class Client(Protocol):
+    """Where messages for the client go. Must not block."""
+
+    def send(self, message: bytes) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Sent:
+    """A request that was sent on. `rid` is the client's id, None if the request is our own."""
+
+    rid: RequestId | None
+    remembered: Request | None = None
+    cancelled: bool = False
+    done: anyio.Event = field(default_factory=anyio.Event)
+    answer: ResultResponse | ErrorResponse | None = None
+
+
+class OwnServer:
+    """Implements `upstream.base.Receiver`. `live` must be running.
+
+    `accepted` is told what a later server must know once this one has accepted it; `settled` beats
+    whenever a request is answered, or lost.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        client: Client,
+        *,
+        name: str,
+        max_depth: int,
+        accepted: Callable[[Request, ResultResponse], None],
+        settled: Pulse,
+    ) -> None:
+        self._transport = transport
+        self._client = client
+        self._name = name
+        self._max_depth = max_depth
+        self._accepted = accepted
+        self._settled = settled
+        self._ids = itertools.count(1)
+        self._sent: dict[int, _Sent] = {}
+        self._asked: set[int | str] = set()
+        self._stale = False
+        self._scope = anyio.CancelScope()
+        self.ready = anyio.Event()  # started, or could not be: then there is a `fault`
+        self.ended = anyio.Event()  # nothing of it is left
+        self.fault: ProxyError | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether new requests may go here."""
+        return not self._stale
+
+    @property
+    def waited_for(self) -> int:
+        """How many requests the client waits for."""
+        return sum(sent.rid is not None and not sent.cancelled for sent in self._sent.values())
+
+    async def live(self) -> None:
+        """From start to end. A fault of ours in it does not end the client's session."""
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as tasks:
+                    await tasks.start(self._transport.run, self)
+                    self.ready.set()
+        except* ProxyError as group:
+            self.fault = only_fault(group)
+        except* Exception:
+            log.exception("session_failed", upstream=self._name)
+            self.fault = ProxyError("internal error of the proxy; the upstream session was ended")
+        finally:
+            self.lost(None, self.fault or UpstreamClosed(f"upstream '{self._name}' was ended"))
+            self.ready.set()
+            self.ended.set()
+
+    def close(self) -> None:
+        """End it in an orderly way; what it still says is passed on until it has `ended`."""
+        self._stale = True
+        self._transport.close()
+
+    def stop(self) -> None:
+        """End it at once, also while it starts."""
+        self._stale = True
+        self._scope.cancel()
+
+    def __repr__(self) -> str:
+        state = "READY" if self.usable else "ENDED" if self.ended.is_set() else "ENDING"
+        return f"<OwnServer '{self._name}' {self._transport.describe()} {state}, {len(self._sent)} pending>"
+
+    # -- what goes out ------------------------------------------------------------------------------
+
+    async def request(self, request: Request, raw: bytes) -> None:
+        """Send on a request of the client; it is answered in any case."""
+        ours = next(self._ids)
+        self._sent[ours] = _Sent(request.id, request if request.method in _REMEMBERED else None)
+        try:
+            await self._transport.send(with_values(raw, {"id": b"%d" % ours}), call=ours)
+        except UpstreamError as exc:
+            self.lost(ours, exc)
+
+    async def ask(self, method: str, params: bytes | None) -> ResultResponse:
+        """A request of our own, whose wait is bounded by the caller. Raises UpstreamError."""
+        ours, sent = next(self._ids), _Sent(None)
+        self._sent[ours] = sent
+        try:
+            await self._transport.send(jsonrpc.request(ours, method, params), call=ours)
+            await sent.done.wait()
+        finally:
+            self._sent.pop(ours, None)
+        if not isinstance(sent.answer, ResultResponse):
+            raise UpstreamClosed(f"upstream '{self._name}' did not accept {method}")
+        return sent.answer
+
+    async def cancel(self, rid: RequestId, raw: bytes, params: bytes) -> None:
+        """Send on a cancellation of `rid`, the id translated with the request it names (CANC-006). One that
+        names nothing in flight is ignored."""
+        for ours, sent in self._sent.items():
+            if sent.rid is not None and sent.rid.value == rid.value:
+                sent.cancelled = True
+                changed = with_values(params, {"requestId": b"%d" % ours})
+                await self.pass_on(with_values(raw, {"params": changed}))
+                return
+
+    async def answer(self, answer: ResultResponse | ErrorResponse, raw: bytes) -> None:
+        """Send on an answer; to what this server never asked, it is ignored (F16)."""
+        if answer.id is not None and answer.id.value in self._asked:
+            self._asked.remove(answer.id.value)
+            await self.pass_on(raw)
+
+    async def pass_on(self, raw: bytes) -> None:
+        """Send what is not answered. That it could not be delivered is nobody's to know."""
+        try:
+            await self._transport.send(raw)
+        except UpstreamError as exc:
+            self._stale = self._stale or isinstance(exc, SessionLost)
+            log.warning("message_not_delivered", upstream=self._name, reason=exc.message)
+
+    def established(self, initialized: ResultResponse) -> None:
+        """The handshake has come this far."""
+        self._transport.established(version_in(initialized))
+
+    # -- what comes in (upstream.base.Receiver) -------------------------------------------------------
+
+    def received(self, message: bytes, call: int | None) -> None:
+        try:
+            self._take(jsonrpc.parse(message, self._max_depth), message, call)
+        except MessageError as exc:
+            if exc.code is ErrorCode.INVALID_REQUEST and message.lstrip()[:1] == b"[":
+                self._take_array(message, call)
+            else:
+                self._take_invalid(message, exc)
+
+    def _take_array(self, message: bytes, call: int | None) -> None:
+        """A batch of 2025-03-26: its messages are passed on one by one (F20)."""
+        for element in elements(message):
+            try:
+                self._take(jsonrpc.parse_checked(element), element, call)
+            except MessageError as exc:
+                self._take_invalid(element, exc)
+
+    def _take(self, message: Message, raw: bytes, call: int | None) -> None:
+        match message:
+            case Request(rid):
+                self._asked.add(rid.value)
+                self._client.send(raw)
+            case Notification():
+                self._client.send(raw)
+            case ErrorResponse(None) if call is None:
+                self._client.send(raw)  # nobody can tell what it answers
+            case ResultResponse() | ErrorResponse():
+                self._take_answer(message, raw, call)
+
+    def _take_answer(self, answer: ResultResponse | ErrorResponse, raw: bytes, call: int | None) -> None:
+        ours = _ours(answer.id) if answer.id is not None else call
+        sent = self._sent.pop(ours, None) if ours is not None else None
+        if sent is None:
+            log.debug("late_answer_dropped", upstream=self._name)
+            return
+        sent.answer = answer
+        if sent.remembered is not None and isinstance(answer, ResultResponse):
+            if sent.remembered.method == names.INITIALIZE:
+                self.established(answer)
+            self._accepted(sent.remembered, answer)
+        if sent.rid is not None:
+            self._client.send(with_values(raw, {"id": sent.rid.raw}))
+        self._settle(sent)
+
+    def _take_invalid(self, raw: bytes, fault: MessageError) -> None:
+        """A broken answer ends the request that it names; the rest is noise (F34)."""
+        ours = _ours(fault.id) if fault.id is not None else None
+        if ours is not None and "method" not in RawObject.parse(raw):
+            self.lost(
+                ours, UpstreamProtocolError(f"upstream '{self._name}' sent an invalid response: {fault}")
+            )
+        else:
+            log.warning("upstream_noise_skipped", upstream=self._name, reason=fault.message, bytes=len(raw))
+
+    def lost(self, call: int | None, error: ProxyError) -> None:
+        """What was pending is answered at once (contract section 9)."""
+        for ours in [call] if call is not None else list(self._sent):
+            sent = self._sent.pop(ours, None)
+            if sent is None:
+                continue
+            if sent.rid is not None and not sent.cancelled:
+                self._client.send(jsonrpc.error_response(sent.rid, error_of(error)))
+            self._settle(sent)
+        self._stale = self._stale or call is None or isinstance(error, SessionLost)
+
+    def _settle(self, sent: _Sent) -> None:
+        sent.done.set()
+        self._settled.beat()
+
+
+def _ours(rid: RequestId) -> int | None:
+    """The id of ours that an answer has; servers may have made a string of it (F17)."""
+    if isinstance(rid.value, int):
+        return rid.value
+    return int(rid.value) if _OURS_AS_TEXT.match(rid.value) else None
+
+
+def with_values(raw: bytes, values: Mapping[str, bytes]) -> bytes:
+    """`raw`, an object, with other values for some members, and else the same bytes; a member that is not
+    there is added."""
+    found = [m for m in members(raw) if m.key in values]
+    if {m.key for m in found} != values.keys():
+        return splice(raw, values)
+    for m in reversed(found):
+        raw = raw[: m.value_start] + values[m.key] + raw[m.end :]
+    return raw
+
+
+def error_of(fault: ProxyError) -> bytes:
+    return jsonrpc.error_object(ErrorCode.INTERNAL_ERROR, fault.message, fault.data)
+
+
+def version_in(initialized: ResultResponse) -> str:
+    return text_of(initialized.result, "protocolVersion") or ""
+
+
+def text_of(raw: bytes, member: str) -> str | None:
+    try:
+        return RawObject.parse(raw).text(member)
+    except (JsonError, DuplicateMember):
+        return None
