@@ -21,10 +21,13 @@ from proxy.downstream.http import HttpEndpoint, HttpSettings
 from proxy.downstream.operations import Operations, Report
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.stdio import LOCAL_USER, StdioEndpoint, StdioSettings
-from proxy.eras.capabilities import ClientCapabilities
+from proxy.eras.capabilities import ClientCapabilities, request_meta
+from proxy.eras.era import Era
 from proxy.errors import StoreError
 from proxy.limits import Gauge, PollLimit
 from proxy.owners import Credentials, Owner
+from proxy.protocol import names
+from proxy.protocol.envelope import dumps
 from proxy.routing.bridge import SUPPORTED_VERSIONS, Bridge
 from proxy.routing.conversion import Conversion
 from proxy.routing.listen import Listen
@@ -37,11 +40,12 @@ from proxy.stores.disk import DiskStore, Durability
 from proxy.stores.memory import MemoryStore
 from proxy.stores.sharing import open_shared_directory
 from proxy.tasks.policy import InputMode, Policy, Polling, ToolMode, ToolPolicy
-from proxy.upstream.base import Transport
 from proxy.upstream.auto import AutoHttpTransport, KnownServer
+from proxy.upstream.base import Transport
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.pool import Pool, PoolSettings
-from proxy.upstream.session import ChangeListener, LegacySession
+from proxy.upstream.probe import ProbingTransport, UpstreamEra
+from proxy.upstream.session import CLIENT_NAME, ChangeListener, LegacySession
 from proxy.upstream.stdio import StdioTransport
 
 
@@ -54,9 +58,16 @@ class Upstream:
         self._clock = clock
         self._asking = AskingTools(lambda tool: policy.for_tool(tool).input is InputMode.TASK)
         self._known = KnownServer()
+        self._era = UpstreamEra(None if config.upstream.era == "auto" else Era(config.upstream.era))
+        meta = request_meta(ClientCapabilities("{}", tasks=False), CLIENT_NAME, __version__)
+        self._probe_params = dumps({names.META: meta})
         self.credentials = Credentials()
 
     def transport(self, owner: Owner) -> Transport:
+        """A transport that knows the upstream's era, or finds it out before it is started."""
+        return ProbingTransport(lambda: self._plain_transport(owner), self._era, self._probe_params)
+
+    def _plain_transport(self, owner: Owner) -> Transport:
         upstream, limits = self._config.upstream, self._config.limits
         if upstream.command is not None:
             return StdioTransport(
@@ -92,12 +103,13 @@ class Upstream:
             max_depth=self._config.limits.depth,
             start_timeout_s=self._config.upstream.start_timeout,
             on_change=on_change,
+            era=self._era,
         )
 
     def passthrough(self, client: LineWriter) -> Passthrough:
         """The session of one legacy client on stdio."""
         return Passthrough(
-            lambda: self.transport(LOCAL_USER),
+            lambda: self._plain_transport(LOCAL_USER),
             client,
             name=self._config.upstream.name,
             clock=self._clock,

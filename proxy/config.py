@@ -36,12 +36,6 @@ def _command(value: Any) -> Any:
     return value
 
 
-def _era(value: Any) -> Any:
-    if value == "modern":
-        raise NotYet("modern upstreams come in a later release; now: auto or legacy, which mean the same")
-    return value
-
-
 def _store_url(value: str) -> str:
     if value.startswith(("redis:", "rediss:", "unix:")):
         raise NotYet("a Redis store comes in a later release; now: memory: or disk:DIR")
@@ -99,7 +93,7 @@ class UpstreamConfig(_Section):
     command: Annotated[tuple[str, ...] | None, BeforeValidator(_command)] = None
     url: HttpUrl | None = None
     name: str = Field(default_factory=_derived_name, min_length=1)
-    era: Annotated[Literal["auto", "legacy"], BeforeValidator(_era)] = "auto"
+    era: Literal["auto", "legacy", "modern"] = "auto"
     processes: AtLeastOne = 16
     share: bool = False
     calls_per_process: AtLeastOne | None = None

@@ -103,12 +103,7 @@ NEED_SECTION = "a section is needed: the keys that belong here, each with its va
             "store.url: a Redis store comes in a later release; now: memory: or disk:DIR",
         ),
         ("store: {durability: disk}", "store.durability: found 'disk'; allowed: 'power' or 'process'"),
-        (
-            "upstream: {era: modern}",
-            "upstream.era: modern upstreams come in a later release;"
-            " now: auto or legacy, which mean the same",
-        ),
-        ("upstream: {era: old}", "upstream.era: found 'old'; allowed: 'auto' or 'legacy'"),
+        ("upstream: {era: old}", "upstream.era: found 'old'; allowed: 'auto', 'legacy' or 'modern'"),
         ("upstream: {env: {A: 1}}", f"upstream.env.A: found int; {NEED_TEXT}"),
         ("upstream: {env: [A]}", "upstream.env: found list; a mapping of names to values is needed"),
         ("log: {level: loud}", "log.level: found 'loud'; allowed: 'debug', 'info', 'warning' or 'error'"),

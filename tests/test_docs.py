@@ -50,8 +50,9 @@ OWN_COMMANDS: Final = [
 SYSTEMD: Final[Mapping[str, str]] = {
     "Unit": "Description Wants After",
     "Service": """
-        Type ExecStart Environment EnvironmentFile DynamicUser StateDirectory StateDirectoryMode WorkingDirectory
-        KillMode KillSignal TimeoutStopSec Restart RestartSec RestartPreventExitStatus LimitNOFILE UMask
+        Type ExecStart Environment EnvironmentFile DynamicUser StateDirectory StateDirectoryMode
+        WorkingDirectory KillMode KillSignal TimeoutStopSec Restart RestartSec RestartPreventExitStatus
+        LimitNOFILE UMask
         NoNewPrivileges ProtectSystem ProtectHome PrivateTmp PrivateDevices ProtectClock ProtectControlGroups
         ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables ProtectProc
         CapabilityBoundingSet LockPersonality RestrictAddressFamilies RestrictNamespaces RestrictRealtime

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
@@ -18,13 +19,14 @@ from typing import Final
 import anyio
 from anyio import from_thread
 from anyio.lowlevel import EventLoopToken, current_token
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectSendStream
 
 from proxy.clock import Pulse
 from proxy.logs import get_logger
 from proxy.protocol.envelope import one_line
 
 CHUNK_BYTES: Final = 64 * 1024
+READ_AHEAD: Final = 2  # chunks
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024  # behind a client that has stopped reading; then it is given up
 ROOM_BYTES: Final = 1024 * 1024  # further behind than this, what can wait should wait
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -39,23 +41,28 @@ def claim_stdout() -> int:
     return ours
 
 
-def read_chunks(fd: int) -> MemoryObjectReceiveStream[bytes]:
-    """What comes in on `fd`, as it comes; the stream ends with it."""
-    send, receive = anyio.create_memory_object_stream[bytes](1)
-    thread = threading.Thread(target=_pump, args=(fd, send, current_token()), name="stdin", daemon=True)
-    thread.start()
-    return receive
+async def read_chunks(fd: int) -> AsyncGenerator[bytes, None]:
+    """What comes in on `fd`, as it comes, until its end; not read far ahead of who takes it."""
+    send, receive = anyio.create_memory_object_stream[bytes](READ_AHEAD)
+    may_read = threading.Semaphore(READ_AHEAD)
+    pump = threading.Thread(
+        target=_pump, args=(fd, may_read, send, current_token()), name="stdin", daemon=True
+    )
+    pump.start()
+    with send, receive:
+        async for chunk in receive:
+            yield chunk
+            may_read.release()
 
 
-def _pump(fd: int, send: MemoryObjectSendStream[bytes], token: EventLoopToken) -> None:
-    try:
-        while chunk := _read(fd):
-            from_thread.run(send.send, chunk, token=token)
-    except (OSError, anyio.BrokenResourceError, RuntimeError):
-        pass  # stdin is gone, nobody takes it any more, or the event loop has ended: the end in each case
-    finally:
-        with suppress(RuntimeError):  # the event loop has ended
-            from_thread.run_sync(send.close, token=token)
+def _pump(
+    fd: int, may_read: threading.Semaphore, send: MemoryObjectSendStream[bytes], token: EventLoopToken
+) -> None:
+    with suppress(RuntimeError, anyio.ClosedResourceError, anyio.BrokenResourceError):  # nobody takes it
+        with suppress(OSError):  # stdin is gone: an end like any other
+            while may_read.acquire() and (chunk := _read(fd)):
+                from_thread.run_sync(send.send_nowait, chunk, token=token)
+        from_thread.run_sync(send.close, token=token)
 
 
 class LineWriter:

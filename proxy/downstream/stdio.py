@@ -8,7 +8,7 @@ they name. Contract section 2, "Client's era, per message"; stdio 2026-07-28.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -83,16 +83,15 @@ class StdioEndpoint:
         self._ends = Pulse()
         self._tasks: TaskGroup | None = None
 
-    async def serve(self, chunks: anyio.abc.ObjectReceiveStream[bytes]) -> None:
+    async def serve(self, chunks: AsyncIterable[bytes]) -> None:
         """Until the client's end; what it still waits for is then cancelled, its tasks are not."""
         splitter = LineSplitter(self._settings.max_message_bytes)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._writer.run)
             tasks.start_soon(self._end_when_broken, tasks.cancel_scope)
-            async with chunks:
-                async for chunk in chunks:
-                    self._take(splitter.feed(chunk))
+            async for chunk in chunks:
+                self._take(splitter.feed(chunk))
             self._take(splitter.end())
             log.info("client_closed_stdin")
             await self._give_last_answers()

@@ -164,6 +164,15 @@ def _invalid(what: str) -> ClientProtocolError:
     )
 
 
+def request_meta(capabilities: ClientCapabilities, client_name: str, client_version: str) -> dict[str, Any]:
+    """The `_meta` of a request of our own to a modern server."""
+    return {
+        names.META_PROTOCOL_VERSION: names.LATEST_MODERN,
+        names.META_CLIENT_INFO: {"name": client_name, "version": client_version},
+        names.META_CLIENT_CAPABILITIES: json.loads(capabilities.offered),
+    }
+
+
 def initialize_params(capabilities: ClientCapabilities, client_name: str, client_version: str) -> bytes:
     """The params of our `initialize` for sessions with these capabilities, offering the newest version."""
     return dumps(

@@ -43,6 +43,15 @@ def lower_params(method: str, params: bytes | None, progress_token: int | None) 
     return splice(params, changes)
 
 
+def with_progress_token(params: bytes | None, progress_token: int | None) -> bytes:
+    """The params of a modern request for a modern server: as they are, but with our progress token."""
+    obj = RawObject.parse(params if params is not None else b"{}")
+    meta = obj.object(names.META)
+    token = None if progress_token is None else b"%d" % progress_token
+    changed = splice(meta.raw if meta is not None else b"{}", {names.META_PROGRESS_TOKEN: token})
+    return obj.raw if meta is None and token is None else splice(obj.raw, {names.META: changed})
+
+
 def call_digest(method: str, params: bytes | None) -> bytes:
     """What identifies a call across its MRTR rounds: method and params without `_meta` and MRTR members.
 

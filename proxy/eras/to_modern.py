@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.eras.era import Era
 from proxy.errors import ErrorCode, UpstreamProtocolError
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, elements, loads, splice
@@ -25,17 +26,57 @@ CACHEABLE: Final = frozenset(
 )
 """Methods whose complete results carry caching hints (2026-07-28, "Caching")."""
 
+MODERN_CODES: Final = frozenset(
+    {
+        ErrorCode.HEADER_MISMATCH,
+        ErrorCode.MISSING_CLIENT_CAPABILITY,
+        ErrorCode.UNSUPPORTED_PROTOCOL_VERSION,
+    }
+)
+
 _RESERVED_CODES: Final = range(-32099, -32019)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a legacy server said of itself in its `initialize` result. All but the version is raw JSON."""
+    """What a server said of itself: a legacy one in its `initialize` result, a modern one in `discovered`.
+
+    All but the version is raw JSON.
+    """
 
     version: str
     capabilities: bytes
     server_info: bytes | None
     instructions: bytes | None
+    discovered: bytes | None = None
+
+    @property
+    def era(self) -> Era:
+        return Era.LEGACY if self.discovered is None else Era.MODERN
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether this is a modern server with the Tasks extension of its own."""
+        extensions = RawObject.parse(self.capabilities).object("extensions")
+        return self.era is Era.MODERN and extensions is not None and names.TASKS_EXTENSION in extensions
+
+    @classmethod
+    def parse_discovered(cls, result: bytes) -> ServerInfo:
+        """What a modern server said in its DiscoverResult. Raises UpstreamProtocolError."""
+        try:
+            obj = RawObject.parse(result)
+            versions = loads(obj.get("supportedVersions") or b"null")
+            capabilities, meta = obj.object("capabilities"), obj.object(names.META)
+            server_info = meta.object(names.META_SERVER_INFO) if meta is not None else None
+        except ValueError as exc:
+            raise UpstreamProtocolError(f"the discover result cannot be used: {exc}") from exc
+        common = [v for v in names.MODERN_VERSIONS if isinstance(versions, list) and v in versions]
+        if not common or capabilities is None:
+            raise UpstreamProtocolError(
+                f"the server speaks none of {', '.join(names.MODERN_VERSIONS)}; it says {versions}"
+            )
+        info = server_info.raw if server_info is not None else None
+        return cls(common[-1], capabilities.raw, info, obj.get("instructions"), result)
 
     @classmethod
     def parse(cls, initialize_result: bytes) -> ServerInfo:
@@ -67,16 +108,41 @@ class ServerInfo:
 
 
 def discover_result(info: ServerInfo, supported: tuple[str, ...]) -> bytes:
-    """DiscoverResult: the legacy capabilities without the 2025 tasks slot, with the extension."""
+    """DiscoverResult: the server's capabilities without the 2025 tasks slot, with the extension.
+
+    A modern server's own result is kept but for the extension and the versions that we serve.
+    """
     capabilities = RawObject.parse(info.capabilities)
     extensions = capabilities.object("extensions")
     merged = splice(extensions.raw if extensions else b"{}", {names.TASKS_EXTENSION: b"{}"})
+    if info.discovered is not None:
+        changed = splice(capabilities.raw, {"extensions": merged})
+        versions = dumps(list(supported))
+        return splice(info.discovered, {"supportedVersions": versions, "capabilities": changed})
     body = {
         "supportedVersions": dumps(list(supported)),
         "capabilities": splice(capabilities.raw, {"tasks": None, "extensions": merged}),
         "instructions": info.instructions,
     }
     return lift_result(names.DISCOVER, splice(b"{}", body), info.server_info)
+
+
+def is_discover_result(response: bytes) -> bool:
+    """Whether a JSON-RPC response carries a DiscoverResult."""
+    try:
+        result = RawObject.parse(response).object("result")
+        return result is not None and (result.get("supportedVersions") or b"")[:1] == b"["
+    except ValueError:
+        return False
+
+
+def is_modern_error(response: bytes) -> bool:
+    """Whether a JSON-RPC response carries an error that only modern servers send (VER-011)."""
+    try:
+        error = RawObject.parse(response).get("error")
+    except ValueError:
+        return False
+    return error is not None and error_code(error) in MODERN_CODES
 
 
 def lift_result(method: str, result: bytes, server_info: bytes | None) -> bytes:

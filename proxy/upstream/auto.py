@@ -3,7 +3,7 @@
 Above: `session`, through `base.Transport`; below: `http` and `sse`. The handshake of a session,
 `initialize`, goes out by Streamable HTTP. If the server refuses it as old ones do, the event stream of
 2024-11-05 is tried, and the same request goes there: it has not run, so this is no second run. The session
-notices nothing. A probe of the era that is refused shows nothing. Streamable HTTP 2026-07-28, "HTTP+SSE Transport".
+notices nothing. A refused probe of the era shows nothing. Streamable HTTP 2026-07-28, "HTTP+SSE Transport".
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from proxy.errors import (
 )
 from proxy.logs import get_logger
 from proxy.protocol.mirrored_headers import mirrored_headers
-from proxy.protocol.names import H_LAST_EVENT_ID, H_PROTOCOL_VERSION, H_SESSION_ID
+from proxy.protocol.names import H_LAST_EVENT_ID, H_PROTOCOL_VERSION, H_SESSION_ID, MODERN_VERSIONS
 from proxy.protocol.sse import MESSAGE, Event
 from proxy.upstream import replies
 from proxy.upstream.acceptance import REFUSED, Handovers, error_body, fault
@@ -180,6 +180,8 @@ class HttpTransport:
 
     def established(self, version: str) -> None:
         self._version = version
+        if version in MODERN_VERSIONS:
+            return  # no sessions, and no GET stream
         if self._group is not None and not self._ending.is_set():
             self._group.start_soon(self._listen)
 
@@ -243,7 +245,12 @@ class HttpTransport:
             yield answer
 
     async def _hand_over(self, message: bytes) -> None:
-        """POST what is not answered, until the server has accepted it."""
+        """POST what is not answered, until the server has accepted it.
+
+        Not to a modern server, which takes no notification: closing a request's stream cancels it (HTTP-045).
+        """
+        if self._version in MODERN_VERSIONS:
+            return
         with self._handovers.one():
             async with self._open(HTTPMethod.POST, body=message) as answer:
                 if not answer.ok:

@@ -224,9 +224,7 @@ class Questions:
             question.holder.questions.remove(question)
 
     def _give_back(self, question: UpstreamQuestion) -> None:
-        """Its answer could not be sent; meanwhile it may have been withdrawn, or its call have ended."""
-        if question not in self._open:
-            return
+        """Its answer could not be sent; meanwhile its call may have ended."""
         if question.holder is not None and question.holder in self._table:
             question.holder.questions.append(question)
         else:

@@ -9,7 +9,7 @@ name; it would put this into `stdio` and `http`, but both speak the same protoco
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -17,8 +17,9 @@ from anyio.abc import TaskStatus as StartStatus
 from anyio.lowlevel import checkpoint
 
 from proxy.clock import Clock
-from proxy.eras.capabilities import ClientCapabilities, initialize_params
-from proxy.eras.to_legacy import cancelled_params, lower_name, lower_params
+from proxy.eras.capabilities import ClientCapabilities, initialize_params, request_meta
+from proxy.eras.era import Era
+from proxy.eras.to_legacy import cancelled_params, lower_name, lower_params, with_progress_token
 from proxy.eras.to_modern import ServerInfo
 from proxy.errors import (
     ErrorCode,
@@ -31,11 +32,13 @@ from proxy.errors import (
 )
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
+from proxy.protocol.envelope import dumps, splice
 from proxy.upstream.base import CallListener, Failure, Outcome, Question, Result, Transport
 from proxy.upstream.catalogue import Catalogue
 from proxy.upstream.inbox import ChangeListener, Inbox
 from proxy.upstream.pending import AskingTools, PendingCall, PendingTable
 from proxy.upstream.posts import Posts
+from proxy.upstream.probe import UpstreamEra
 from proxy.upstream.questions import Questions
 from proxy.upstream.settings import LogLevel, WatchedResources
 
@@ -62,7 +65,10 @@ class LegacySession:
         max_depth: int,
         start_timeout_s: float,
         on_change: ChangeListener,
+        era: UpstreamEra | None = None,
     ) -> None:
+        """`era` is what is known of the server's; without it the server is taken as legacy."""
+        self._era = era if era is not None else UpstreamEra(Era.LEGACY)
         self._transport = transport
         self._name = name
         self._capabilities = capabilities
@@ -104,7 +110,7 @@ class LegacySession:
                 tasks.start_soon(self._posts.deliver)
                 tasks.start_soon(self._questions.expire)
                 try:
-                    await self._shake_hands()
+                    await self._meet()
                 except UpstreamError:
                     self.close()
                     await self._gone.wait()
@@ -132,34 +138,59 @@ class LegacySession:
         finally:
             self._gone.set()
 
-    async def _shake_hands(self) -> None:
-        """initialize, its answer, initialized: first, in this order, never cancelled (VER-015, VER-017)."""
-        call = self._table.add(names.INITIALIZE, None, _Nobody())
-        params = initialize_params(self._capabilities, CLIENT_NAME, self._client_version)
+    async def _meet(self) -> None:
+        """Learn what the server is: a legacy one by the handshake, a modern one by discovery.
+
+        A server that turns out to be of the other era is asked again for it by the next session.
+        """
+        method = names.DISCOVER if self._era.known is Era.MODERN else names.INITIALIZE
         try:
             with anyio.fail_after(self._start_timeout_s):
-                await self._send(jsonrpc.request(call.id, names.INITIALIZE, params), call=call.id)
-                await call.ended.wait()
-                info = self._accepted(call.result())
-                self._transport.established(info.version)
-                await self._send(jsonrpc.notification(names.INITIALIZED))
+                info = await (self._discover() if method == names.DISCOVER else self._shake_hands())
         except TimeoutError:
             raise UpstreamTimeout(
-                f"upstream '{self._name}' did not answer initialize within {self._start_timeout_s:g} s"
+                f"upstream '{self._name}' did not answer {method} within {self._start_timeout_s:g} s"
             ) from None
-        finally:
-            self._table.remove(call)
+        except UpstreamProtocolError:
+            self._era.forget()
+            raise
         self._info = info
         where = self._transport.describe()
         log.info("upstream_connected", upstream=self._name, transport=where, version=info.version)
 
-    def _accepted(self, outcome: Outcome) -> ServerInfo:
-        match outcome:
+    async def _shake_hands(self) -> ServerInfo:
+        """initialize, its answer, initialized: first, in this order, never cancelled (VER-015, VER-017)."""
+        params = initialize_params(self._capabilities, CLIENT_NAME, self._client_version)
+        info = ServerInfo.parse(await self._greet(names.INITIALIZE, params))
+        self._transport.established(info.version)
+        await self._send(jsonrpc.notification(names.INITIALIZED))
+        return info
+
+    async def _discover(self) -> ServerInfo:
+        info = ServerInfo.parse_discovered(
+            await self._greet(names.DISCOVER, dumps({names.META: self._own_meta()}))
+        )
+        self._transport.established(info.version)
+        return info
+
+    async def _greet(self, method: str, params: bytes) -> bytes:
+        """The raw result of the first request of a session."""
+        call = self._table.add(method, None, _Nobody())
+        try:
+            await self._send(jsonrpc.request(call.id, method, params), call=call.id)
+            await call.ended.wait()
+        finally:
+            self._table.remove(call)
+        match call.result():
             case Result(raw):
-                return ServerInfo.parse(raw)
+                return raw
             case Failure(error):
                 said = error[:200].decode(errors="replace")
-                raise UpstreamProtocolError(f"upstream '{self._name}' refused initialize: {said}")
+                raise UpstreamProtocolError(f"upstream '{self._name}' refused {method}: {said}")
+
+    def _own_meta(self) -> dict[str, Any]:
+        """The `_meta` of a request of our own to a modern server."""
+        return request_meta(self._capabilities, CLIENT_NAME, self._client_version)
 
     def close(self) -> None:
         """End the session in an orderly way; `run` returns when that is done. No new calls from now on."""
@@ -188,7 +219,8 @@ class LegacySession:
     def __repr__(self) -> str:
         state = "ENDED" if self._stale.is_set() else "STARTING" if self._info is None else "READY"
         where = self._transport.describe()
-        return f"<Upstream '{self._name}' {where} legacy {state}, {len(self._table)} pending>"
+        era, pending = self._era.known or "unknown", len(self._table)
+        return f"<Upstream '{self._name}' {where} {era} {state}, {pending} pending>"
 
     # -- calls --------------------------------------------------------------------------------------
 
@@ -205,7 +237,7 @@ class LegacySession:
         pending = self._table.add(method, member and lower_name(params, member), listener)
         try:
             token = pending.id if want_progress else None
-            message = jsonrpc.request(pending.id, method, lower_params(method, params, token))
+            message = jsonrpc.request(pending.id, method, self._translated(method, params, token))
             self._questions.begin(pending)
             await self._send(message, call=pending.id)
             await pending.ended.wait()
@@ -218,6 +250,11 @@ class LegacySession:
             self._retire(pending)
         return pending.result()
 
+    def _translated(self, method: str, params: bytes | None, token: int | None) -> bytes | None:
+        if self.info.era is Era.MODERN:
+            return with_progress_token(params, token)
+        return lower_params(method, params, token)
+
     def _retire(self, pending: PendingCall) -> None:
         """Nobody waits for it any more."""
         self._table.remove(pending)
@@ -226,6 +263,8 @@ class LegacySession:
 
     async def ask(self, method: str, params: bytes | None) -> Outcome:
         """A request of our own, bounded by ASK_TIMEOUT_S. Raises UpstreamError, also in time-outs."""
+        if self.info.era is Era.MODERN:
+            params = splice(params if params is not None else b"{}", {names.META: dumps(self._own_meta())})
         try:
             with anyio.fail_after(ASK_TIMEOUT_S):
                 return await self.call(method, params, _Nobody(), want_progress=False)
@@ -238,7 +277,7 @@ class LegacySession:
 
     async def ensure_log_level(self, level: str) -> None:
         """Have the upstream log at least from `level` on (LOG-004). A refusal is not told the client."""
-        if self.info.declares("logging"):
+        if self.info.era is Era.LEGACY and self.info.declares("logging"):  # else each request says it
             await self._log_level.ensure(level)
 
     async def watch_resource(self, uri: str) -> None:

@@ -68,6 +68,10 @@ async def _lines(stream: ByteReceiveStream) -> AsyncGenerator[bytes, None]:
             yield line
 
 
+def _said(log: Path) -> str:
+    return log.read_text(errors="replace")
+
+
 @asynccontextmanager
 async def conversation(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: str = "/"
@@ -82,5 +86,4 @@ async def conversation(
             yield talk
             await talk.aclose()
             with anyio.fail_after(END_BOUND_S):
-                code = await process.wait()
-            assert code == 0, f"exit code {code}\n{log.read_text()}"
+                assert await process.wait() == 0, _said(log)

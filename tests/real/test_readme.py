@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,12 @@ import anyio.to_thread
 import pytest
 
 from proxy.protocol import names
+from proxy.sources import PREFIX
 from tests.documents import CLIENTS, COMMAND, README, ROOT, Entry, command_lines, entries
 from tests.real.conversation import conversation
 from tests.real.installed import PACKAGE, user_environment
 from tests.real.processes import Program, accepts, free_port
-from tests.real.waiting import until
+from tests.real.waiting import together, until
 from tests.setup_tools import venv_python
 
 pytestmark = pytest.mark.anyio
@@ -40,17 +42,25 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return user_environment(tmp_path)
 
 
+def kept_at(log: Path) -> str:
+    """The store that the start-up line names."""
+    started = next(line for line in log.read_text().splitlines() if " proxy_started " in line)
+    found = re.search(r'store="disk:(\S+) ', started)
+    assert found is not None, started
+    return found[1]
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=str)
 async def test_a_clients_entry_serves_both_eras(
     entry: Entry, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    env = environment | entry.env
-    command = [entry.command, *entry.args]
+    log = tmp_path / "stderr"
     with anyio.fail_after(ANSWER_BOUND_S):
-        async with conversation(command, env=env, log=tmp_path / "stderr") as client:
+        async with conversation([entry.command, *entry.args], env=environment | entry.env, log=log) as client:
             discovered = await client.ask_modern(names.DISCOVER)
             initialized = await client.initialize()
             listed = await client.ask(names.TOOLS_LIST)
+            variables = await client.ask(names.TOOLS_CALL, {"name": "get-env", "arguments": {}})
 
     assert names.LATEST_MODERN in discovered["result"]["supportedVersions"]
     assert discovered["result"]["capabilities"]["extensions"] == {names.TASKS_EXTENSION: {}}
@@ -58,35 +68,22 @@ async def test_a_clients_entry_serves_both_eras(
     assert initialized["result"]["serverInfo"]["name"] == "mcp-servers/everything"
     assert SLOW_TOOL in [tool["name"] for tool in listed["result"]["tools"]]
 
+    reached = json.loads(variables["result"]["content"][0]["text"])
+    theirs = {name: value for name, value in entry.env.items() if not name.startswith(PREFIX)}
+    assert {name: value for name, value in reached.items() if name in entry.env} == theirs
 
-@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.env], ids=str)
-async def test_the_variables_of_an_entry_reach_the_server_and_our_settings_do_not(
-    entry: Entry, environment: dict[str, str], tmp_path: Path
-) -> None:
-    env = environment | entry.env
-    command = [entry.command, *entry.args]
-    with anyio.fail_after(ANSWER_BOUND_S):
-        async with conversation(command, env=env, log=tmp_path / "stderr") as client:
-            answer = await client.ask_modern(names.TOOLS_CALL, {"name": "get-env", "arguments": {}})
-
-    reached = json.loads(answer["result"]["content"][0]["text"])
-    assert reached["API_KEY"] == entry.env["API_KEY"]
-    assert not [name for name in reached if name.startswith("MCP_TASKPROXY_")]
+    (store,) = (tmp_path / ".local" / "state" / COMMAND).iterdir()
+    assert kept_at(log) == str(store)
 
 
-@pytest.mark.parametrize("variable, place", [(None, ".local/state"), ("XDG_STATE_HOME", "elsewhere")])
-async def test_tasks_are_kept_where_the_page_says(
-    variable: str | None, place: str, environment: dict[str, str], tmp_path: Path
-) -> None:
-    env = environment | ({variable: str(tmp_path / place)} if variable else {})
-    log = tmp_path / "stderr"
-    with anyio.fail_after(ANSWER_BOUND_S):
-        async with conversation([ENTRIES[0].command, *ENTRIES[0].args], env=env, log=log) as client:
-            await client.ask_modern(names.DISCOVER)
+async def test_tasks_are_kept_in_the_state_directory(environment: dict[str, str], tmp_path: Path) -> None:
+    state, log = tmp_path / "state", tmp_path / "stderr"
+    env = environment | {"XDG_STATE_HOME": str(state)}
+    async with conversation([ENTRIES[0].command, *ENTRIES[0].args], env=env, log=log):
+        await until(lambda: b" proxy_started " in log.read_bytes(), "it has started")
 
-    (store,) = (tmp_path / place / "mcp-taskproxy").iterdir()
-    started = next(line for line in log.read_text().splitlines() if "proxy_started" in line)
-    assert f"disk:{store} " in started
+    (store,) = (state / COMMAND).iterdir()
+    assert kept_at(log) == str(store)
 
 
 # -- the walk ----------------------------------------------------------------------------------------
@@ -138,31 +135,25 @@ async def served(transport: str, home: Path, env: Mapping[str, str]) -> AsyncIte
         yield ports
 
 
-@pytest.mark.parametrize("transport", ["stdio", "streamableHttp"])
-async def test_the_walk_of_the_readme(transport: str, environment: dict[str, str], tmp_path: Path) -> None:
-    _, script, url = shown("python", "examples/walkthrough.py")
-    async with served(transport, tmp_path, environment) as ports:
-        said = await walk([str(ROOT / script), *moved([url], ports), str(WORK_S)])
+async def test_the_walk_of_the_readme(environment: dict[str, str], tmp_path: Path) -> None:
+    async def walked(transport: str) -> list[str]:
+        _, script, url = shown("python", "examples/walkthrough.py")
+        home = tmp_path / transport
+        home.mkdir()
+        async with served(transport, home, environment) as ports:
+            return await walk([str(ROOT / script), *moved([url], ports), str(WORK_S)])
 
-    assert said == [
-        f"calling {SLOW_TOOL} for {WORK_S} s",
-        *(line for line in said if line.startswith("  working: ")),
-        f"  completed: Long running operation completed. Duration: {WORK_S} seconds, Steps: 5.",
-        "calling a tool that asks its user",
-        *(line for line in said if line.startswith("  the server asks: ")),
-        *answered(said),
-        f"calling {SLOW_TOOL} for 60 s, and cancelling it",
-        "  cancelled",
-    ]
-    assert any("/5" in line for line in said)
-    assert any("Ada Lovelace" in line for line in answered(said))
-
-
-def answered(said: Sequence[str]) -> Iterator[str]:
-    """What the tool said after its user had answered."""
-    asked = next(place for place, line in enumerate(said) if line.startswith("  the server asks: "))
-    last = next(place for place, line in enumerate(said) if line.endswith("and cancelling it"))
-    yield from said[asked + 1 : last]
+    for said in await together([walked("stdio"), walked("streamableHttp")]):
+        assert [line for line in said if not line.startswith("  ")] == [
+            f"calling {SLOW_TOOL} for {WORK_S} s",
+            "calling a tool that asks its user",
+            f"calling {SLOW_TOOL} for 60 s, and cancelling it",
+        ]
+        done = f"  completed: Long running operation completed. Duration: {WORK_S} seconds, Steps: 5."
+        assert done in said
+        assert [line for line in said if line.startswith("  working: ") and "/5" in line]
+        assert "  the server asks: Please provide inputs for the following fields:" in said
+        assert said[-1] == "  cancelled"
 
 
 async def walk(arguments: Sequence[str]) -> list[str]:

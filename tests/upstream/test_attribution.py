@@ -275,6 +275,15 @@ async def test_a_question_without_a_call_gets_an_error_in_the_end() -> None:
         assert talk.server.answers_to(2)[0]["error"]["code"] == -32603
 
 
+async def test_a_call_that_cannot_carry_it_does_not_prolong_the_wait() -> None:
+    async with conversation() as talk:
+        talk.server.ask(1, ELICIT, FORM)
+        await talk.clock.advance(UNCLAIMED_S - 1)
+        await talk.call("", method="completion/complete")
+        await talk.clock.advance(1)
+        assert talk.server.answers_to(1)[0]["error"]["code"] == -32603
+
+
 async def test_a_question_that_found_its_call_does_not_expire() -> None:
     async with conversation() as talk:
         talk.server.ask(1, ELICIT, FORM)

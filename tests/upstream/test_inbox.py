@@ -362,7 +362,7 @@ class Deaf(Listener):
 ORDINARY = st.just((b"jsonrpc", b'"2.0"'))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(ORDINARY, st.lists(MEMBERS, max_size=5)), min_size=1, max_size=6),
     st.booleans(),

@@ -61,7 +61,9 @@ async def test_one_that_cannot_be_handed_over_holds_up_no_other(monkeypatch: pyt
         tasks.cancel_scope.cancel()
 
 
-async def test_more_than_the_bound_are_dropped_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_than_the_bound_are_dropped_and_told_once_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A server that asks or pings without reading costs no memory."""
     monkeypatch.setattr(posts_module, "MAX_WAITING", 3)
     server = Server()
@@ -73,8 +75,10 @@ async def test_more_than_the_bound_are_dropped_and_told_once(monkeypatch: pytest
             tasks.start_soon(posts.deliver)
             server.reads.set()
             await until(lambda: len(server.got) == 3)
-            posts.post(b"later")
-            await until(lambda: len(server.got) == 4)
+            assert [e["event"] for e in logs] == ["upstream_messages_dropped"]
+            for n in range(10, 20):
+                posts.post(b"%d" % n)
+            await until(lambda: len(server.got) == 6)
             tasks.cancel_scope.cancel()
-    assert server.got == [b"0", b"1", b"2", b"later"]
-    assert [e["event"] for e in logs] == ["upstream_messages_dropped"]
+    assert server.got == [b"0", b"1", b"2", b"10", b"11", b"12"]
+    assert [e["event"] for e in logs] == ["upstream_messages_dropped"] * 2

@@ -81,17 +81,20 @@ async def test_a_level_that_does_not_come_to_pass_is_no_matter_of_the_caller(how
 
 
 async def test_a_level_whose_caller_went_away_is_told_again() -> None:
-    """Nobody knows whether the server took it."""
+    """Nobody knows whether the server took it; so the one before is not known either."""
     upstream = FakeUpstream()
     level = LogLevel(upstream.ask, "fake")
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(level.ensure, "debug")
-            await upstream.nth(1)
+            (await upstream.nth(1)).answer()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(level.ensure, "error")
+            await upstream.nth(2)
             tasks.cancel_scope.cancel()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(level.ensure, "debug")
-            (await upstream.nth(2)).answer()
+            (await upstream.nth(3)).answer()
 
 
 async def test_nobody_waits_long_behind_others(short_turns: None) -> None:

@@ -1,0 +1,1 @@
+"""Servers for the tests in the folder above, each a small program that behaves in one odd way."""
