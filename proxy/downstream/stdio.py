@@ -26,7 +26,7 @@ from proxy.owners import Owner
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, check, dumps, elements
 from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestId
-from proxy.protocol.lines import Line, LineSplitter, Oversized
+from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
 from proxy.routing.base import ClientRequest
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
@@ -143,7 +143,7 @@ class StdioEndpoint:
 
     # -- what comes in ------------------------------------------------------------------------------
 
-    def _take(self, lines: Iterable[Line | Oversized]) -> None:
+    def _take(self, lines: Iterable[Line | Oversized | Tail]) -> None:
         for line in lines:
             match line:
                 case Oversized():

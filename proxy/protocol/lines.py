@@ -34,6 +34,13 @@ class Oversized:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """How a line that was told as Oversized ends; only told where `tail_bytes` were asked for."""
+
+    text: bytes
+
+
 class LineSplitter:
     """Cuts chunks into lines of at most `max_bytes`, wherever the chunks are cut.
 
@@ -41,15 +48,16 @@ class LineSplitter:
     line, never more than `max_bytes` and a chunk; takes time in proportion to what is fed.
     """
 
-    def __init__(self, max_bytes: int, *, head_bytes: int = HEAD_BYTES) -> None:
+    def __init__(self, max_bytes: int, *, head_bytes: int = HEAD_BYTES, tail_bytes: int = 0) -> None:
         self._max_bytes = max_bytes
         self._head_bytes = min(head_bytes, max_bytes)  # so the same however the chunks are cut
+        self._tail_bytes = tail_bytes
         self._held = bytearray()
         self._skipping = False
 
-    def feed(self, chunk: bytes) -> list[Line | Oversized]:
+    def feed(self, chunk: bytes) -> list[Line | Oversized | Tail]:
         """The lines that `chunk` ends or makes too long, in order."""
-        found: list[Line | Oversized] = []
+        found: list[Line | Oversized | Tail] = []
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             self._hold(piece, found)
@@ -58,29 +66,37 @@ class LineSplitter:
             self._hold(rest, found)
         return found
 
-    def end(self) -> list[Line | Oversized]:
+    def end(self) -> list[Line | Oversized | Tail]:
         """What a stream held that ended without a line end: one line, or nothing."""
-        found: list[Line | Oversized] = []
-        if self._held:
+        found: list[Line | Oversized | Tail] = []
+        if self._held or self._skipping:
             self._end_line(found)
-        self._skipping = False
         return found
 
-    def _hold(self, piece: bytes, found: list[Line | Oversized]) -> None:
+    def _hold(self, piece: bytes, found: list[Line | Oversized | Tail]) -> None:
         if self._skipping:
+            self._keep_tail(piece)
             return
         self._held += piece
         # One byte over may still be the carriage return of the line end.
         over = len(self._held) - self._max_bytes
         if over > 1 or (over == 1 and self._held[-1:] != b"\r"):
             found.append(Oversized(bytes(self._held[: self._head_bytes]), len(self._held)))
-            self._held = bytearray()
+            rest, self._held = self._held, bytearray()
             self._skipping = True
+            self._keep_tail(rest)
 
-    def _end_line(self, found: list[Line | Oversized]) -> None:
+    def _keep_tail(self, piece: bytes | bytearray) -> None:
+        if self._tail_bytes:
+            self._held = (self._held + piece[-self._tail_bytes :])[-self._tail_bytes :]
+
+    def _end_line(self, found: list[Line | Oversized | Tail]) -> None:
+        text = bytes(self._held).removesuffix(b"\r")
         if not self._skipping:
-            found.append(Line(bytes(self._held).removesuffix(b"\r")))
-            self._held = bytearray()
+            found.append(Line(text))
+        elif self._tail_bytes:
+            found.append(Tail(text))
+        self._held = bytearray()
         self._skipping = False
 
     def __repr__(self) -> str:

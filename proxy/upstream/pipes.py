@@ -17,7 +17,7 @@ import anyio
 
 from proxy.errors import UpstreamClosed, UpstreamUnavailable
 from proxy.logs import get_logger
-from proxy.protocol.lines import Line, LineSplitter, Oversized
+from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
 
 CHUNK_BYTES: Final = 65_536  # what a pipe of Linux holds
 STALLED_S: Final = 600.0  # a server busy in a slow tool may read nothing for minutes; this long is broken
@@ -169,12 +169,14 @@ class ErrorLog:
         """The last of it, as one line; empty if there was nothing."""
         return printable(self._tail)
 
-    def _log(self, lines: list[Line | Oversized]) -> None:
+    def _log(self, lines: list[Line | Oversized | Tail]) -> None:
         for line in lines:
             match line:
                 case Line(text):
                     words, cut = printable(text), False
                 case Oversized(head):
                     words, cut = printable(head), True
+                case Tail():
+                    continue
             if words:
                 log.info("upstream_stderr", upstream=self._name, line=words, cut=cut)

@@ -52,18 +52,16 @@ class Slot:
     @property
     def usable(self) -> bool:
         """Whether new calls may go here, or wait for its start."""
-        if self.unwanted.is_set() or self.error is not None:
-            return False
         return self.session.is_alive or not self.ready.is_set()
 
     @property
     def idle(self) -> bool:
-        return self.usable and self.ready.is_set() and self.holds == 0
+        return self.ready.is_set() and self.session.is_alive and self.holds == 0
 
     @property
     def leaving(self) -> bool:
         """Whether it will be off the list soon."""
-        return not self.usable and (self.holds == 0 or self.unwanted.is_set())
+        return not self.usable and self.holds == 0
 
     @property
     def fault(self) -> ProxyError | None:

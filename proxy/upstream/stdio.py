@@ -10,7 +10,8 @@ happens; what is said there is no failure.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,10 @@ import anyio
 from anyio.abc import TaskStatus as StartStatus
 from anyio.lowlevel import checkpoint
 
-from proxy.errors import UpstreamClosed, UpstreamUnavailable
+from proxy.errors import UpstreamClosed, UpstreamProtocolError, UpstreamUnavailable
 from proxy.logs import get_logger
 from proxy.protocol.envelope import one_line
-from proxy.protocol.lines import Line, LineSplitter, Oversized
+from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
 from proxy.upstream.base import Receiver
 from proxy.upstream.pipes import ErrorLog, Outbox, drain, printable
 from proxy.upstream.process import ProcessGroup
@@ -33,6 +34,15 @@ SAMPLE_BYTES: Final = 200
 
 _BOM: Final = b"\xef\xbb\xbf"  # some runtimes begin their output with it
 
+TAIL_BYTES: Final = 200
+
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
+_ID: Final = rb'"id"\s*:\s*"?(\d{1,18})"?'
+_ANSWER: Final = rb'"(?:result|error)"\s*:'
+_ID_FIRST: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,\s*" + _ANSWER)
+_ID_LAST: Final = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*\Z")
+_ANSWER_FIRST: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ANSWER)
+
 log = get_logger()
 
 
@@ -40,8 +50,8 @@ class StdioTransport:
     """One process of a stdio server: a `Transport`.
 
     `env` is added to our own environment, less our own settings. `name` is the upstream's, for logs and
-    errors. A line of more than `max_bytes` is skipped; since nobody can tell whose answer it was,
-    `on_oversized` gets the number of bytes that had come, and must neither block nor raise.
+    errors. A line of more than `max_bytes` is skipped, and the call that it would have answered is lost;
+    whose answer it was stands where servers write it, at the beginning or at the end.
     """
 
     def __init__(
@@ -52,14 +62,14 @@ class StdioTransport:
         cwd: Path | None,
         name: str,
         max_bytes: int,
-        on_oversized: Callable[[int], None] | None = None,
     ) -> None:
         self._command = tuple(command)
         self._env = dict(env or {})
         self._cwd = cwd
         self._name = name
-        self._on_oversized = on_oversized
-        self._stdout = LineSplitter(max_bytes)
+        self._max_bytes = max_bytes
+        self._stdout = LineSplitter(max_bytes, tail_bytes=TAIL_BYTES)
+        self._id_may_follow = False  # behind the oversized answer that is being skipped
         self._stderr = ErrorLog(name)
         self._noise = 0
         self._process: ProcessGroup | None = None
@@ -188,7 +198,7 @@ class StdioTransport:
         words = self._stderr.last_words()
         return f"{how}; its last words: {words}" if words else how
 
-    def _receive(self, lines: list[Line | Oversized]) -> None:
+    def _receive(self, lines: list[Line | Oversized | Tail]) -> None:
         for line in lines:
             if self._receiver is None:
                 return
@@ -201,9 +211,14 @@ class StdioTransport:
                         self._skip_noise(text)
                 case Oversized(head, size):
                     if _may_be_message(head.removeprefix(_BOM)):
-                        self._skip_oversized(size)
+                        log.warning("upstream_line_oversized", upstream=self._name, size=size)
+                        self._lose_answered(_ID_FIRST.match(head))
+                        self._id_may_follow = _ANSWER_FIRST.match(head) is not None
                     else:
                         self._skip_noise(head)
+                case Tail(text):
+                    if self._id_may_follow:
+                        self._lose_answered(_ID_LAST.search(text))
 
     def _skip_noise(self, text: bytes) -> None:
         self._noise += 1
@@ -215,10 +230,12 @@ class StdioTransport:
                 sample=printable(text[:SAMPLE_BYTES]),
             )
 
-    def _skip_oversized(self, size: int) -> None:
-        log.warning("upstream_line_oversized", upstream=self._name, size=size)
-        if self._on_oversized is not None:
-            self._on_oversized(size)
+    def _lose_answered(self, found: re.Match[bytes] | None) -> None:
+        """The call that an oversized line answers, if `found` tells: nothing is lost that is not pending."""
+        if found is not None and self._receiver is not None:
+            limit = f"over the limit of {self._max_bytes} bytes (limits.message)"
+            error = UpstreamProtocolError(f"upstream {self._name!r} sent an answer {limit}")
+            self._receiver.lost(int(found.group(1)), error)
 
     def __repr__(self) -> str:
         state = "ENDED" if self._over.is_set() else "NEW" if self._process is None else "READY"

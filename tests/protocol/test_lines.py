@@ -21,7 +21,8 @@ def split(stream: bytes, cuts: list[int], *, limit: int = LIMIT) -> list[bytes |
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     found = [line for start, end in pairwise(edges) for line in splitter.feed(stream[start:end])]
     return [
-        line.text if isinstance(line, Line) else ("oversized", line.head) for line in found + splitter.end()
+        ("oversized", line.head) if isinstance(line, Oversized) else line.text
+        for line in found + splitter.end()
     ]
 
 
@@ -118,3 +119,19 @@ def test_time_is_in_proportion_to_the_stream(size: int, step: int) -> None:
     assert time.process_time() - start < SECONDS
     assert isinstance(line, Line)
     assert len(line.text) == size
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 100])
+def test_the_tail_of_an_oversized_line_is_told_where_it_is_asked_for(step: int) -> None:
+    splitter = LineSplitter(10, head_bytes=4, tail_bytes=5)
+    stream = b"short\n" + b"0123456789abcdefghi\r\n" + b"again\n" + b"0123456789abc"
+    found = [line for i in range(0, len(stream), step) for line in splitter.feed(stream[i : i + step])]
+    kinds = [(type(line).__name__, getattr(line, "text", None)) for line in found + splitter.end()]
+    assert kinds == [
+        ("Line", b"short"),
+        ("Oversized", None),
+        ("Tail", b"fghi"),  # five bytes, the carriage return among them
+        ("Line", b"again"),
+        ("Oversized", None),
+        ("Tail", b"89abc"),
+    ]

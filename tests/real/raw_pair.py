@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+
+import yaml
 
 from proxy.eras.era import Era
 from proxy.protocol import names
@@ -52,9 +54,12 @@ def echo_command(record: Path, transport: str, port: int = 0) -> list[str]:
     return [sys.executable, "-m", "tests.real.upstreams.echo", str(record), transport, str(port)]
 
 
-def upstream_of(record: Path, transport: Transport, port: int) -> Upstream:
-    """What the proxy is told to stand in front of."""
-    return echo_command(record, "stdio") if transport == "stdio" else f"http://127.0.0.1:{port}/mcp"
+def stdio_proxy(home: Path, upstream: Upstream, settings: Mapping[str, Any]) -> list[str]:
+    """The command of a proxy that is started as a client's configuration says it."""
+    config = home / "stdio.yaml"
+    config.write_text(yaml.safe_dump({"store": {"url": f"disk:{home / 'stdio-store'}"}, **settings}))
+    to = ["--upstream", upstream] if isinstance(upstream, str) else ["--", *upstream]
+    return [sys.executable, "-m", "proxy", "--listen", "stdio", "--config", str(config), *to]
 
 
 @dataclass(slots=True)
@@ -146,6 +151,12 @@ class Pair:
                 await self.link.send(head + b',"result":' + left.pop(0) + b"}")
         exchange.upstream = list(self._record.new())
         return exchange
+
+    async def ask_raw(self, message: bytes) -> tuple[bytes, list[bytes]]:
+        """Send this very text; its answer, and what the server got meanwhile."""
+        list(self._record.new())
+        await self.link.send(message)
+        return await self.link.receive(), list(self._record.new())
 
     async def _send(self, method: str, params: Members, rid: bytes) -> Exchange:
         head = b'{ "jsonrpc":"2.0" ,\n\t"x-more":1.0,"id" : '

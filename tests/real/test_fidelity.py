@@ -22,7 +22,7 @@ from proxy.protocol import names
 from proxy.protocol.envelope import dumps
 from tests.protocol import json_texts
 from tests.real.processes import Program, accepts, free_port
-from tests.real.proxy_process import ProxyProcess
+from tests.real.proxy_process import ProxyProcess, Upstream
 from tests.real.raw_links import http_link, stdio_link
 from tests.real.raw_pair import (
     TRANSPORTS,
@@ -32,7 +32,7 @@ from tests.real.raw_pair import (
     assert_lifted,
     echo_command,
     flat_members,
-    upstream_of,
+    stdio_proxy,
 )
 from tests.real.upstreams import echo
 from tests.real.upstreams.raw_json import Members, elements, flat, joined, meaning, members, value
@@ -68,6 +68,7 @@ def others(*read: str) -> st.SearchStrategy[Members]:
     return st.lists(st.tuples(keys, anything), max_size=4)
 
 
+OF_A_CALL: Final = ("_meta", "task", "inputResponses", "requestState")
 vendor = others()
 TEXT: Final = b'"content":[{"type":"hologram","x":1.10,"x":1.1}]'
 ODD: Final = b'{"n":[1E400, -0,1.10,\r\n9007199254740993 ] ,"n":"\\ud83d\xe2\x80\xa8", "a":null}'
@@ -167,3 +168,240 @@ async def test_results_come_back_as_they_were_said(
     exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], directions)
     assert len(exchange.notifications) == progress
     pair.assert_result(exchange, said)
+
+
+def errors() -> st.SearchStrategy[bytes]:
+    """Error objects with a code that every client may see."""
+    head = st.tuples(st.just(b'"code"'), st.sampled_from([b"-32603", b"7", b"-0", b"1e2", b"-32000"]))
+    words = st.tuples(st.just(b'"message"'), json_texts.strings)
+    data = st.tuples(st.just(b'"data"'), anything)
+    return st.builds(lambda *parts: joined([*parts[0], *parts[1:]]), others("code", "message"), words, data, head)
+
+
+@generated
+@given(error=errors())
+@example(error=b'{"code" :1.0,"message": "","data":' + ODD + b"}")
+async def test_errors_come_back_as_they_were_said(pair: Pair, error: bytes) -> None:
+    exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], directed((echo.ERROR, error)))
+    assert flat(exchange.error) == flat(error)
+
+
+@generated
+@given(data=anything, message=json_texts.strings, code=st.sampled_from([-32002, -32042, -32050]))
+async def test_an_error_that_modern_clients_must_not_see_keeps_its_text(
+    modern: Pair, data: bytes, message: bytes, code: int
+) -> None:
+    """-32002 has another code now; the others are all there, in `data` (contract section 3)."""
+    error = b'{"code":%d ,"message":%s, "data":%s}' % (code, message, data)
+    exchange = await modern.ask(names.RESOURCES_READ, [(b'"uri"', b'"x:y"')], directed((echo.ERROR, error)))
+    if code == -32002:
+        assert flat_members(exchange.error, {"code"}) == flat_members(error, {"code"})
+        assert value(exchange.error, "code") == b"-32602"
+    else:
+        assert value(exchange.error, "code") == b"-32603"
+        assert flat(value(exchange.error, "data", "upstreamError") or b"") == flat(error)
+
+
+CACHEABLE: Final = ("ttlMs", "cacheScope")
+LISTS: Final = {
+    names.TOOLS_LIST: "tools",
+    names.PROMPTS_LIST: "prompts",
+    names.RESOURCES_LIST: "resources",
+    names.RESOURCES_TEMPLATES_LIST: "resourceTemplates",
+}
+
+
+@generated
+@given(
+    method=st.sampled_from(sorted(LISTS)),
+    items=st.lists(others("execution").map(joined) | anything, max_size=4),
+    more=others("_meta", "resultType", *LISTS.values(), *CACHEABLE),
+    params=others(*OF_A_CALL),
+)
+@example(method=names.TOOLS_LIST, items=[ODD], more=[(b'"nextCursor"', b'"a/b=="')], params=[])
+@example(method=names.TOOLS_LIST, items=[], more=[], params=[(b'"cursor"', b'""')])
+async def test_lists_are_those_of_the_server(
+    pair: Pair, method: str, items: list[bytes], more: Members, params: Members
+) -> None:
+    """F18, F37: unknown members of items and results, cursors, order."""
+    listed = b"[" + b" ,\r\n".join(items) + b"]"
+    said = joined([*more, (dumps(LISTS[method]), listed), (b'"ttlMs"', b"5")])
+    exchange = await pair.ask(method, params, directed((echo.RESULT, said)))
+    pair.assert_sent_on(exchange)
+    pair.assert_result(exchange, said, *CACHEABLE)
+
+
+@generated
+@given(before=others("execution"), after=others("execution"))
+async def test_a_tool_loses_its_2025_task_mark_towards_modern_clients_and_nothing_else(
+    modern: Pair, before: Members, after: Members
+) -> None:
+    tool = joined([*before, (b'"execution"', b'{"taskSupport":"optional"}'), *after])
+    said = joined([(b'"tools"', b"[1.0 ,\n" + tool + b", null]")])
+    exchange = await modern.ask(names.TOOLS_LIST, [], directed((echo.RESULT, said)))
+    first, shown, last = elements(value(exchange.result, "tools") or b"")
+    assert (first, last) == (b"1.0", b"null")
+    assert flat_members(shown, set()) == flat_members(joined([*before, *after]), set())
+
+
+ANSWERS: Final = (
+    b'{"action":"decline"}',
+    b'{"action":"accept","content":{}}',
+    b'{"action":"cancel" , "content":{"q":null,"q":"","z":-0}}',
+)
+
+
+@generated
+@given(
+    params=others("_meta", "mode", "elicitationId"),
+    answer=st.builds(
+        lambda content, more: joined([*more, (b'"content"', content), (b'"action"', b'"accept"')]),
+        objects,
+        others("action", "content"),
+    )
+    | st.sampled_from(ANSWERS),
+)
+async def test_questions_and_their_answers_are_passed_on_as_they_came(
+    pair: Pair, params: Members, answer: bytes
+) -> None:
+    """F19: an answer without content stays without."""
+    asked = b"{ " + joined(params)[1:]
+    question = b'{"id":"q","method":"elicitation/create","params":' + asked + b"}"
+    said = b'{"content":[]}'
+    directions = directed((echo.BEFORE, b"[" + question + b"]"), (echo.RESULT, said))
+    exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], directions, answers=[answer])
+    assert [flat(question) for question in exchange.questions] == [flat(asked)]
+    [answered] = exchange.answered
+    assert flat(answered) == flat(b'{"jsonrpc":"2.0","id":"q","result":' + answer + b"}")
+    pair.assert_result(exchange, said)
+
+
+@generated
+@given(params=others("_meta", "level"), tick=others("progressToken", "progress", "_meta"))
+@example(params=[(b'"data"', ODD)], tick=[(b'"total"', b"1.10"), (b'"message"', b'"\\ud83d"')])
+async def test_what_the_server_tells_during_a_call_comes_as_it_was_told(
+    pair: Pair, params: Members, tick: Members
+) -> None:
+    """F02, F18: a log message, a notification that nobody knows, and progress with the client's own token."""
+    told = [
+        (names.LOG_MESSAGE, joined([*params, (b'"level"', b'"error"')])),
+        ("notifications/vendor", b"{ " + joined(params)[1:]),
+    ]
+    before = b",".join(b'{"method":' + dumps(method) + b',"params":' + text + b"}" for method, text in told)
+    progress = [(b'"progress"', b"0.10"), *tick]
+    exchange = await pair.ask(
+        names.TOOLS_CALL,
+        [(b'"name"', b'"any"')],
+        [
+            (b'"progressToken"', b'"t\\u006f"'),
+            *([(dumps(names.META_LOG_LEVEL), b'"debug"')] if pair.is_modern else []),
+            *directed((echo.BEFORE, b"[" + before + b"]"), (echo.PROGRESS, joined(progress))),
+        ],
+    )
+    *messages, ticked = exchange.notifications
+    assert [flat(value(m, "params") or b"") for m in messages] == [flat(text) for _, text in told]
+    got = value(ticked, "params") or b""
+    assert value(got, "progressToken") == b'"t\\u006f"'
+    assert flat_members(got, {"progressToken"}) == flat_members(joined(progress), set())
+
+
+# ------------------------------------------------------------------------------ ids, and what is not there
+
+IDS: Final = (
+    *(b"0", b"-1", b"-0", b"1", b'"1"', b'""', b'"0"', b"1774232524389", b"9007199254740993"),
+    *('"ünï"'.encode(), b'"\\u00fcn\\ud83d"', b'"' + b"x" * 10_000 + b'"', b'"a\\/b"', b"9" * 300),
+)
+
+
+@pytest.mark.parametrize("rid", IDS, ids=lambda rid: rid[:20])
+async def test_ids_come_back_as_they_were_written(pair: Pair, rid: bytes) -> None:
+    """F17, BASE-004: over a server that had ids of ours."""
+    exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], [], rid=rid)
+    assert value(exchange.answer, "id") == rid
+    assert (value(exchange.seen, "id") or b"").isdigit()
+
+
+@pytest.mark.parametrize("rid", [b"null", b"true", b"[]", b"{}", b"1.5"])
+async def test_what_is_no_id_is_refused(pair: Pair, rid: bytes) -> None:
+    """F17: never taken for a notification."""
+    exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], [], rid=rid)
+    assert value(exchange.error, "code") == b"-32600"
+    assert exchange.upstream == []
+
+
+@pytest.mark.parametrize(
+    "params", [b'"arguments":null', b'"arguments":{}', b'"arguments":{"q":null,"r":""}', b'"arguments":[]', b""]
+)
+async def test_null_empty_and_missing_arguments_are_three_things(pair: Pair, params: bytes) -> None:
+    """F19."""
+    given = [(b'"name"', b'"any"'), *members(b"{" + params + b"}")]
+    exchange = await pair.ask(names.TOOLS_CALL, given, [])
+    assert flat_members(value(exchange.seen, "params"), {"_meta"}) == given
+
+
+PARAMS: Final = (b"", b',"params":null', b',"params":{}', b',"params":[]', b',"params":0')
+
+
+@pytest.mark.parametrize("params", PARAMS)
+async def test_no_params_null_and_empty_ones_reach_a_legacy_server_as_they_are(
+    scene: Scene, params: bytes
+) -> None:
+    """F19: and are answered, whatever they are."""
+    pair = scene.pairs["legacy stdio"]
+    answer, upstream = await pair.ask_raw(b'{"jsonrpc":"2.0","id":"r","method":"tools/list"' + params + b"}")
+    assert value(answer, "id") == b'"r"'
+    [seen] = upstream
+    assert value(seen, "params") == value(b"{" + params[1:] + b"}", "params")
+
+
+@pytest.mark.parametrize("params", PARAMS)
+async def test_a_modern_request_without_usable_params_is_refused(scene: Scene, params: bytes) -> None:
+    """F19: never silence."""
+    pair = scene.pairs["modern http"]
+    answer, upstream = await pair.ask_raw(b'{"jsonrpc":"2.0","id":"r","method":"tools/list"' + params + b"}")
+    assert value(answer, "error", "code") == b"-32602"
+    assert upstream == []
+
+
+# ------------------------------------------------------------------------------ the server itself
+
+
+def said_by_initialize(scene: Scene) -> bytes:
+    version = {"stdio": b"2025-06-18", "http": b"2025-11-25", "sse": b"2024-11-05"}[scene.transport]
+    return echo.INITIALIZED.replace(b"%s", version, 1)
+
+
+async def test_a_legacy_client_gets_the_handshake_as_the_server_said_it(scene: Scene) -> None:
+    """F18."""
+    expected = echo.answer_text(b"0", b"result", said_by_initialize(scene))
+    assert flat(scene.initialized) == flat(expected)
+
+
+async def test_discovery_is_made_of_the_servers_own_texts(scene: Scene, modern: Pair) -> None:
+    """F18: unknown capabilities, instructions and serverInfo, as they were written."""
+    result = (await modern.ask(names.DISCOVER, [], [])).result
+    capabilities = value(result, "capabilities") or b""
+    assert flat_members(capabilities, {"extensions"}) == list(echo.CAPABILITIES)
+    assert value(result, "instructions") == echo.INSTRUCTIONS
+    assert value(result, "_meta", names.META_SERVER_INFO) == echo.SERVER_INFO
+
+
+@generated
+@given(params=others(*OF_A_CALL), said=others("_meta", "resultType"))
+async def test_a_method_that_nobody_knows_is_passed_on(pair: Pair, params: Members, said: Members) -> None:
+    """F18: in both directions."""
+    result = joined(said)
+    exchange = await pair.ask("vendor/\u00fcnknown", params, directed((echo.RESULT, result)))
+    pair.assert_sent_on(exchange)
+    pair.assert_result(exchange, result)
+
+
+@generated
+@given(params=anything)
+async def test_a_notification_that_nobody_knows_is_passed_on(scene: Scene, params: bytes) -> None:
+    """F18: of a legacy client; modern clients have none but cancellations."""
+    pair = scene.pairs["legacy stdio"]
+    text = b'{"jsonrpc":"2.0" ,"method":"notifications/vendor","params":' + flat(params) + b' ,"x":-0}'
+    await pair.link.send(text)
+    _, upstream = await pair.ask_raw(b'{"jsonrpc":"2.0","id":"r","method":"ping"}')
+    assert flat(upstream[0]) == text

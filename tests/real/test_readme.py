@@ -56,7 +56,9 @@ async def test_a_clients_entry_serves_both_eras(
 ) -> None:
     log = tmp_path / "stderr"
     with anyio.fail_after(ANSWER_BOUND_S):
-        async with conversation([entry.command, *entry.args], env=environment | entry.env, log=log) as client:
+        async with conversation(
+            [entry.command, *entry.args], env={**environment, **entry.env}, log=log
+        ) as client:
             discovered = await client.ask_modern(names.DISCOVER)
             initialized = await client.initialize()
             listed = await client.ask(names.TOOLS_LIST)

@@ -6,6 +6,7 @@ Holds F16, F17, F18, F19, F38 and the row "upstream process dies" of the contrac
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ class Server(FakeTransport):
     """Also keeps the very bytes."""
 
     raw: list[bytes] = field(default_factory=list)
+
+    @property
+    def receives(self) -> bool:
+        """Whether what it says is still heard."""
+        return self._receiver is not None
 
     async def send(self, message: bytes, *, call: int | None = None) -> None:
         self.raw.append(message)
@@ -191,7 +197,6 @@ def test_with_values_changes_no_other_byte(made: tuple[bytes, list[tuple[bytes, 
     assert len(parts) == len(here) + 1
     at = 0
     for part in parts:  # they stand in the text, in their order, and between them is nothing but a value
-        assert text.startswith(part, at) or part in text[at:]
         at = text.index(part, at) + len(part)
 
 
@@ -199,7 +204,8 @@ async def test_notifications_and_progress_pass_in_both_directions_as_they_are() 
     async with client() as it:
         server = await it.shake_hands()
         up = b'{"jsonrpc":"2.0", "method":"notifications/x", "params":{"progressToken": 7}}'
-        down = b'{ "method":"notifications/progress","params":{"progressToken":"t","progress":1.0},"jsonrpc":"2.0"}'
+        down = b'{ "method":"notifications/progress","params":{"progressToken":"t","progress":1.0} }'
+        down = down.replace(b"{ ", b'{ "jsonrpc":"2.0" , ')
         await it.write(up)
         server.deliver(down)
         assert server.raw[-1] == up
@@ -334,7 +340,7 @@ async def test_a_cancellation_that_names_nothing_is_not_sent_on(params: bytes) -
         before = len(server.sent)
         await it.write(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":' + params + b"}")
         assert len(server.sent) == before
-    assert it.said == []
+        assert it.said == []
 
 
 async def test_a_cancelled_request_is_not_answered_when_the_server_dies() -> None:
@@ -448,8 +454,7 @@ async def test_initialize_itself_is_not_told_twice_to_a_new_server() -> None:
     async with client() as it:
         old = await it.shake_hands()
         old.die(DIED)
-        await it.ask(1, names.INITIALIZE, {"protocolVersion": "2025-03-26"})
-        await settle()
+        await it.write(b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}')
         assert [m.method for m in it.server.sent] == [names.INITIALIZE]
         it.server.answer(it.server.sent[0], initialize_result("2025-03-26"))
         assert it.passthrough.has_batches
@@ -581,9 +586,8 @@ async def test_messages_that_a_server_does_not_take_are_refused_at_a_bound(
     starts = anyio.Event()
     async with client(Server(starts=starts)) as it:
         big = b'{"jsonrpc":"2.0","id":%d,"method":"initialize","params":"' + b"x" * 2_000 + b'"}'
-        await it.write(
-            big % 1, big % 2, big % 3, b'{"jsonrpc":"2.0","method":"x","params":"' + b"x" * 900 + b'"}'
-        )
+        await it.write(big % 1)
+        await it.write(big % 2, big % 3, b'{"jsonrpc":"2.0","method":"x"}')
         assert [m["id"] for m in it.said] == [3]
         assert "does not read" in it.said[0]["error"]["message"]
         starts.set()
@@ -649,3 +653,66 @@ async def test_who_waits_for_all_answers_is_told_when_they_are_there() -> None:
         server.answer(call)
         await done.wait()
     assert cancelled.id not in it.answers_to(2)
+
+
+ACTIONS: Final = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.integers(0, 3)),
+        st.tuples(st.just("cancel"), st.integers(0, 20)),
+        st.tuples(st.just("answer"), st.integers(0, 20)),
+        st.tuples(st.just("lose"), st.integers(0, 20)),
+        st.tuples(st.sampled_from(["die", "close stdout", "forget", "stop reading", "wait"]), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(actions=ACTIONS)
+async def test_whatever_happens_each_request_is_answered_once(actions: list[tuple[str, int]]) -> None:
+    """CANC-001, I6: or at most once if the client cancelled it."""
+    asked, cancelled = 0, set[int]()
+    async with client() as it:
+        await it.shake_hands()
+        for action, number in actions:
+            server = it.server
+            pending = [m for m in server.sent if m.call is not None]
+            match action:
+                case "ask":
+                    asked += 1
+                    line = b'{"jsonrpc":"2.0","id":%d,"method":"m"}' % asked
+                    it.passthrough.from_client(jsonrpc.parse(line, 64), line)
+                    for _ in range(number):
+                        await settle()
+                case "cancel":
+                    cancelled.add(number)
+                    line = (
+                        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
+                        % number
+                    )
+                    it.passthrough.from_client(jsonrpc.parse(line, 64), line)
+                case "answer" if pending and server.receives:
+                    server.answer(pending[number % len(pending)], initialize_result(**LISTS))
+                case "lose" if pending and server.receives:
+                    server.lose(pending[number % len(pending)].id, DIED)
+                case "forget" if pending and server.receives:
+                    server.lose(pending[-1].id, SessionLost("404"))
+                case "die":
+                    server.die(DIED)
+                case "close stdout":
+                    server.lose_all(DIED)
+                case "stop reading":
+                    server.reads = anyio.Event()
+                case _:
+                    await it.clock.advance(1)
+        for server in it.servers:
+            server.end()
+        await it.clock.advance(60)
+        for server in it.servers:
+            server.end()
+        await it.passthrough.close()
+    answers = Counter(m["id"] for m in it.said if "method" not in m)
+    answers.subtract(range(1, asked + 1))
+    assert all(0 >= count >= (-1 if rid in cancelled else 0) for rid, count in answers.items() if rid > 0), (
+        answers
+    )

@@ -85,6 +85,7 @@ class FakeTransport:
     tells: bool = False
     ends_when_closed: bool = True
     _receiver: Receiver | None = None
+    _bug: Exception | None = None
     _over: anyio.Event = field(default_factory=anyio.Event)
 
     # -- the session's side --------------------------------------------------------------------------
@@ -98,6 +99,9 @@ class FakeTransport:
         task_status.started()
         try:
             await self._over.wait()
+            if self._bug is not None:
+                self._receiver = None
+                raise self._bug
         finally:
             self.lose_all(UpstreamClosed("upstream 'fake' was closed"))
             self.ended = True
@@ -156,6 +160,11 @@ class FakeTransport:
     def die(self, error: UpstreamError) -> None:
         """Dead, and nothing left to clean up."""
         self.lose_all(error)
+        self._over.set()
+
+    def crash(self, bug: Exception) -> None:
+        """A fault of the transport: it breaks its promise to say that all is lost."""
+        self._bug = bug
         self._over.set()
 
     def end(self) -> None:

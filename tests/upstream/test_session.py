@@ -5,6 +5,7 @@ What comes from the server by itself: `test_inbox`, `test_attribution`. Settings
 
 from __future__ import annotations
 
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -350,13 +351,18 @@ async def test_the_late_answer_of_an_abandoned_call_is_dropped() -> None:
         assert await talk.answer(other, {"n": 1}) == Result(b'{"n":1}')
 
 
-async def test_an_answered_call_is_not_cancelled() -> None:
-    """CANC-004: hung up between the answer and its reading."""
+@pytest.mark.parametrize("answered_first", [True, False])
+async def test_an_answered_call_is_not_cancelled(answered_first: bool) -> None:
+    """CANC-004: the client hung up before it could read the answer, or the answer came before we spoke."""
     async with conversation() as talk:
         call = await talk.call("call")
         assert call.sent is not None
-        talk.server.answer(call.sent)
-        call.hang_up()
+        if answered_first:
+            talk.server.answer(call.sent)
+            call.hang_up()
+        else:
+            call.hang_up()
+            talk.server.answer(call.sent)
         await ended(call)
         await settle()
         assert talk.server.of(CANCELLED) == []
@@ -490,9 +496,21 @@ async def test_a_resource_is_unsubscribed_when_its_last_listener_leaves() -> Non
         tasks.start_soon(talk.session.unwatch_resource, "file:///a")
         talk.server.answer(await talk.server.asked("resources/unsubscribe"))
         await settle()
-        talk.server.lose_all(DIED)
+        talk.server.lose((await talk.call("train")).id, SessionLost("404"))
         await talk.session.unwatch_resource("file:///b")
         assert len(talk.server.of("resources/unsubscribe")) == 1
+
+
+async def test_the_catalogue_is_asked_for_again_when_the_list_has_changed() -> None:
+    """F38."""
+    async with conversation() as talk, anyio.create_task_group() as tasks:
+        for nth in (1, 2):
+            tasks.start_soon(talk.session.catalogue.mirrored, "train")
+            talk.server.answer(await talk.server.asked("tools/list", nth), {"tools": []})
+            await settle()
+            assert await talk.session.catalogue.mirrored("train") == ()
+            talk.server.notify("notifications/tools/list_changed")
+        assert len(talk.server.of("tools/list")) == 2
 
 
 # ---------------------------------------------------------------------------------------- lost sessions
@@ -571,7 +589,9 @@ async def test_closing_ends_a_session_in_order() -> None:
         assert talk.server.closed == 2
 
 
-async def test_a_session_that_is_cancelled_settles_its_calls() -> None:
+@pytest.mark.parametrize("how", ["cancelled", "crashed"])
+async def test_a_session_always_settles_its_calls(how: str) -> None:
+    """I6: also if a fault of ours is why it ends."""
     server = FakeTransport()
     session = session_over(server, ManualClock())
     client = Client("train")
@@ -583,12 +603,16 @@ async def test_a_session_that_is_cancelled_settles_its_calls() -> None:
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as callers:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(shake_hands, server)
-                await tasks.start(session.run)
-                callers.start_soon(call)
-                await server.asked("tools/call")
-                tasks.cancel_scope.cancel()
+            with suppress(ExceptionGroup):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(shake_hands, server)
+                    await tasks.start(session.run)
+                    callers.start_soon(call)
+                    await server.asked("tools/call")
+                    if how == "cancelled":
+                        tasks.cancel_scope.cancel()
+                    else:
+                        server.crash(RuntimeError("ours"))
             await client.done.wait()
     assert server.ended
 

@@ -34,7 +34,7 @@ class Inbox:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.losses: list[UpstreamError] = []
-        self.oversized: list[int] = []
+        self.lost_calls: list[tuple[int, str]] = []
         self._told = anyio.Event()
 
     def received(self, message: bytes, call: int | None) -> None:
@@ -44,12 +44,10 @@ class Inbox:
         self._tell()
 
     def lost(self, call: int | None, error: UpstreamError) -> None:
-        assert call is None
-        self.losses.append(error)
-        self._tell()
-
-    def oversize(self, size: int) -> None:
-        self.oversized.append(size)
+        if call is None:
+            self.losses.append(error)
+        else:
+            self.lost_calls.append((call, error.message))
         self._tell()
 
     async def first(self, count: int) -> list[bytes]:
@@ -78,9 +76,7 @@ class Server:
         self.inbox = Inbox()
         env = {MARKER: marker, **options.pop("env", {})}
         options = {"cwd": None, "max_bytes": 64 * MEBIBYTE, **options}
-        self.transport = StdioTransport(
-            command, env=env, name="search", on_oversized=self.inbox.oversize, **options
-        )
+        self.transport = StdioTransport(command, env=env, name="search", **options)
 
     @property
     def pid(self) -> int:
@@ -156,25 +152,35 @@ async def test_a_line_up_to_the_limit_comes_whole_however_it_is_written(
         assert long.startswith('{"text":"üx'.encode())
         assert long.endswith(b'x"}')
         assert short == b'{"next":1}'
-    assert server.inbox.oversized == []
+    assert server.inbox.lost_calls == []
 
 
-async def test_a_line_over_the_limit_is_told_at_once_and_skipped(serve: Serve) -> None:
+OVER_THE_LIMIT = "upstream 'search' sent an answer over the limit of 100000 bytes (limits.message)"
+
+
+@pytest.mark.parametrize(
+    "beginning, end, lost",
+    [
+        ('{"jsonrpc":"2.0","id":7,"result":{"text":"', '"}}', [(7, OVER_THE_LIMIT)]),
+        ('{ "id": "7" , "result":{"text":"', '"}}', [(7, OVER_THE_LIMIT)]),
+        ('{"result":{"text":"', '"},"jsonrpc":"2.0","id":7}', [(7, OVER_THE_LIMIT)]),
+        ('{"error":{"message":"', '"},"id":7,"jsonrpc":"2.0"}', [(7, OVER_THE_LIMIT)]),
+        ('{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{"message":"', '"}}', []),
+        ('{"method":"x","params":{"message":"', '"},"jsonrpc":"2.0","id":7}', []),
+        ('{"result":{"text":"', '","id":7}', [(7, OVER_THE_LIMIT)]),
+        ('progress: {"id":7,"result":"', "", []),
+    ],
+)
+async def test_the_call_that_a_line_over_the_limit_answers_is_lost(
+    serve: Serve, beginning: str, end: str, lost: list[tuple[int, str]]
+) -> None:
     """F33: messages before it in the same write are delivered, and the process goes on."""
-    async with serve(script("too_long", '{"endless":"', "200000"), max_bytes=100_000) as server:
-        await server.inbox.until(lambda: bool(server.inbox.oversized))
+    async with serve(script("too_long", beginning, "200000", end), max_bytes=100_000) as server:
+        await server.inbox.until(lambda: bool(server.inbox.messages))
         assert server.inbox.messages == [b'{"good":1}']
         await server.transport.send(b"go on")
         assert await server.inbox.first(2) == [b'{"good":1}', b'{"good":2}']
-    assert len(server.inbox.oversized) == 1
-    assert 100_000 < server.inbox.oversized[0] <= 100_000 + pipes.CHUNK_BYTES
-
-
-async def test_noise_over_the_limit_is_nobodys_answer(serve: Serve) -> None:
-    async with serve(script("too_long", "progress: ", "200000"), max_bytes=100_000) as server:
-        await server.transport.send(b"go on")
-        assert await server.inbox.first(2) == [b'{"good":1}', b'{"good":2}']
-    assert server.inbox.oversized == []
+    assert server.inbox.lost_calls == lost
 
 
 async def test_the_last_message_needs_no_line_end(serve: Serve) -> None:

@@ -113,7 +113,9 @@ class Echo:
         if progress is not None:
             token = value(plan.params, "_meta", "progressToken") or b"null"
             params = b'{"progressToken":' + token + b"," + progress[1:]
-            yield Said(plan.call, b'{"jsonrpc":"2.0","method":"notifications/progress","params":' + params + b"}")
+            yield Said(
+                plan.call, b'{"jsonrpc":"2.0","method":"notifications/progress","params":' + params + b"}"
+            )
         yield Said(plan.call, self._answer(plan, method), last=True)
 
     def _answer(self, plan: _Plan, method: bytes) -> bytes:

@@ -85,9 +85,7 @@ class Streamable:
         queue = session.queue(call)
         first = await queue.receive()
         if first.last:
-            return web.Response(
-                body=first.text, content_type="application/json", headers={SESSION_ID: sid}
-            )
+            return web.Response(body=first.text, content_type="application/json", headers={SESSION_ID: sid})
         response = await open_stream(request)
         await response.write(event(first.text))
         while not (said := await queue.receive()).last:

@@ -3,8 +3,8 @@
 import os
 import sys
 
-first, limit = sys.argv[1].encode(), int(sys.argv[2])
+first, limit, last = sys.argv[1].encode(), int(sys.argv[2]), sys.argv[3].encode()
 os.write(1, b'{"good":1}\n' + first + b"x" * limit)
 sys.stdin.readline()
-os.write(1, b'y"}\n{"good":2}\n')
+os.write(1, last + b'\n{"good":2}\n')
 sys.stdin.read()
