@@ -187,3 +187,18 @@ async def test_a_url_where_nothing_listens(environment: dict[str, str], tmp_path
     assert modern.message.startswith(fault)
     assert legacy.message == modern.message
     assert [fault in line for line in modern.logged] == [True]
+
+
+async def test_a_server_that_ends_at_once_leaves_its_words_in_the_log(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """As `npx` does with the name of a package that does not exist."""
+    log = tmp_path / "log"
+    server = ("sh", "-c", "echo 'npm error 404' >&2; exit 1")
+    with anyio.fail_after(ANSWER_BOUND_S):
+        async with conversation([COMMAND, "--", *server], env=environment, log=log) as client:
+            answer = await client.ask_modern(names.DISCOVER)
+
+    (logged,) = failure(answer, log).logged
+    assert answer["error"]["message"] in logged
+    assert 'upstream_stderr upstream=sh line="npm error 404"' in log.read_text()
