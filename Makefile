@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --retries 2
-APT_PACKAGES := strace
+APT_PACKAGES := strace nginx caddy
 LISTEN := 127.0.0.1:8080
 
 # For a look at one part: make test ARGS=tests/test_config.py
@@ -37,7 +37,7 @@ format: .venv/dev.done
 
 # What the tests need beside Python packages: system tools, other environments, npm packages.
 tools: .venv/dev.done
-	@missing=; for tool in $(APT_PACKAGES); do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	@missing=; for tool in $(APT_PACKAGES); do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	if [ -n "$$missing" ]; then \
 		root=; [ "$$(id -u)" = 0 ] || root=sudo; \
 		if command -v apt-get >/dev/null && { [ -z "$$root" ] || command -v sudo >/dev/null; }; then \

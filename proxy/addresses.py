@@ -6,6 +6,7 @@ Above: `config` alone, as the types of its fields. Contract section 11.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Annotated, Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
@@ -103,3 +104,14 @@ Origin: TypeAlias = Annotated[str, AfterValidator(_origin)]
 
 HostName: TypeAlias = Annotated[str, AfterValidator(_host)]
 """As in a Host header, in lower case, with or without port."""
+
+
+def is_loopback_name(name: str) -> bool:
+    """Whether a host, a host with a port, or a URL names this machine alone."""
+    host = urlsplit(name if "://" in name else f"//{name}").hostname or name
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -205,7 +205,7 @@ def _pool_settings(config: Config) -> PoolSettings:
         processes=upstream.processes,
         share=upstream.share,
         calls_per_process=upstream.calls_per_process,
-        isolate_anonymous=not config.is_loopback,
+        isolate_anonymous=config.faces_network,
         wait_s=upstream.wait,
         idle_timeout_s=upstream.idle_timeout,
         max_sessions=config.limits.sessions,

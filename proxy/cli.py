@@ -157,7 +157,7 @@ def _announce(config: Config, url: str) -> None:
     """The start-up line. `url` is where we really listen."""
     log = logs.get_logger()
     log.info("proxy_started", **config.describe(url))
-    if not config.is_loopback:
+    if config.faces_network:
         log.warning(
             "open_without_authentication",
             listen=config.listen,

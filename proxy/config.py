@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from proxy.addresses import STDIO, HostName, HostPort, HttpUrl, ListenAddress, Origin, PlainUrl, UrlPath
+from proxy.addresses import (
+    STDIO,
+    HostName,
+    HostPort,
+    HttpUrl,
+    ListenAddress,
+    Origin,
+    PlainUrl,
+    UrlPath,
+    is_loopback_name,
+)
 from proxy.units import Bytes, Count, PerSecond, Seconds, SomeSeconds, format_seconds
 
 _LAUNCHER: Final = re.compile(r"npx|uvx?|pipx|node|bunx?|deno|run|python[\d.]*|-y|--yes|-m|-u")
@@ -228,12 +237,13 @@ class Config(_Section):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach us."""
-        if self.is_stdio or self.listen_host == "localhost":
-            return True
-        try:
-            return ip_address(self.listen_host).is_loopback
-        except ValueError:
-            return False
+        return self.is_stdio or is_loopback_name(self.listen_host)
+
+    @property
+    def faces_network(self) -> bool:
+        """Whether strangers may reach us: on an open address, or by a public name of ours."""
+        names = [*self.allowed_hosts, *([self.public_url] if self.public_url is not None else [])]
+        return not self.is_loopback or any(not is_loopback_name(name) for name in names)
 
     def describe(self, url: str | None = None) -> dict[str, str]:
         """The facts of the start-up line: what is served, where, to whom, with which store.
@@ -243,7 +253,7 @@ class Config(_Section):
         store = f"{self.store.url} (durability: {self.store.durability})"
         if self.store.directory is None:
             store = "memory: results do not survive a restart"
-        to = "this machine only" if self.is_loopback else "the NETWORK, without authentication"
+        to = "the NETWORK, without authentication" if self.faces_network else "this machine only"
         return {
             "upstream": self.upstream.name,
             "from": self.upstream.place,

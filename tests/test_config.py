@@ -177,3 +177,23 @@ def test_the_start_up_facts_admit_an_open_bind_and_a_store_that_forgets() -> Non
     facts = config(listen="0.0.0.0:8080", store={"url": "memory:"}).describe("http://0.0.0.0:8080/mcp")
     assert facts["to"] == "the NETWORK, without authentication"
     assert facts["store"] == "memory: results do not survive a restart"
+
+
+@pytest.mark.parametrize(
+    "settings, faces_network",
+    [
+        ({}, False),
+        ({"listen": "stdio"}, False),
+        ({"listen": "0.0.0.0:8080"}, True),
+        ({"allowed_hosts": ["localhost", "127.0.0.1:8080", "[::1]:1"]}, False),
+        ({"allowed_hosts": ["mcp.example.com"]}, True),
+        ({"public_url": "https://mcp.example.com/team/mcp"}, True),
+        ({"public_url": "http://localhost:8080/mcp"}, False),
+    ],
+)
+def test_a_public_name_makes_a_loopback_bind_face_the_network(
+    settings: dict[str, object], faces_network: bool
+) -> None:
+    """Behind a gateway strangers reach us on 127.0.0.1; they must not share a process that may ask."""
+    config = Config.model_validate({"upstream": {"command": ["x"]}, **settings})
+    assert config.faces_network is faces_network

@@ -153,7 +153,7 @@ class OwnServer:
         try:
             await self._transport.send(with_values(raw, {"id": b"%d" % ours}), call=ours)
         except UpstreamError as exc:
-            self._client.send(jsonrpc.error_response(request.id, error_of(exc)))
+            self.lost(ours, exc)
 
     async def ask(self, method: str, params: bytes | None) -> ResultResponse:
         """A request of our own, whose wait is bounded by the caller. Raises UpstreamError."""
