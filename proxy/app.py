@@ -24,6 +24,7 @@ from proxy.clock import Clock, SystemClock
 from proxy.config import Config
 from proxy.downstream.http import HttpEndpoint
 from proxy.downstream.pipes import STDIN, LineWriter, claim_stdout, read_chunks
+from proxy.downstream.server import SHUTDOWN_S, HttpRunner
 from proxy.errors import ConfigError, StoreError
 from proxy.logs import get_logger
 from proxy.routing.recovery import settle_unfinished
@@ -33,7 +34,6 @@ from proxy.upstream.process import kill_all
 
 EXPIRE_EVERY_S: Final = 30.0
 FLUSH_S: Final = 1.0  # for the last answers to leave after the drain
-SERVER_CLOSE_S: Final = 2.0
 EXIT_AT_ONCE: Final = 130
 
 Ready = Callable[[str], None]
@@ -75,6 +75,7 @@ async def _serve_http(parts: Parts, stop: anyio.Event, ready: Ready | None) -> N
         if ready is not None:
             ready(url)
         await stop.wait()
+        parts.operations.drain()
         endpoint.drain(retry_after_s=max(1, ceil(parts.config.drain)))
         await _drain(parts, endpoint.wait_idle)
 
@@ -158,20 +159,13 @@ async def _listening(parts: Parts, endpoint: HttpEndpoint) -> AsyncIterator[str]
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{url_port}{config.path}"
     finally:
-        with anyio.move_on_after(SERVER_CLOSE_S * 2, shield=True):
+        with anyio.move_on_after(SHUTDOWN_S * 2, shield=True):
             for runner in runners:
                 await runner.cleanup()
 
 
-async def _runner(app: web.Application, max_header_bytes: int) -> web.AppRunner:
-    runner = web.AppRunner(
-        app,
-        handler_cancellation=True,  # a hang-up must reach the call
-        access_log=None,
-        max_field_size=max_header_bytes,
-        max_line_size=max_header_bytes,
-        shutdown_timeout=SERVER_CLOSE_S,
-    )
+async def _runner(app: web.Application, max_header_bytes: int) -> HttpRunner:
+    runner = HttpRunner(app, max_header_bytes=max_header_bytes)
     await runner.setup()
     return runner
 

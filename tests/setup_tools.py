@@ -1,9 +1,10 @@
 """Fetches what tests/real needs and a plain clone lacks, into `.work/` of the repository.
 
-Two virtual environments (the Python SDK 1.x for the legacy fixture, FastMCP 4 for a client), Node where
-the machine has none that is new enough, and the npm packages of tests/npm. Everything is pinned by a lock
-file beside this one; what is already there for these locks is left alone. Run by `make tools` and
-`make test`; the other half of this module tells the tests where the things are. Standard library only.
+Virtual environments (the Python SDK 1.x for the legacy fixture, FastMCP 4 and the Python SDK 2.x for
+clients), Node where the machine has none that is new enough, and the npm packages of tests/npm. Everything
+is pinned by a lock file beside this one; what is already there for these locks is left alone. Run by
+`make tools` and `make test`; the other half of this module tells the tests where the things are. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def main() -> int:
     os.umask(0o022)
     WORK.mkdir(exist_ok=True)
     try:
-        for name in ("sdk1", "fastmcp4"):
+        for name in ("sdk1", "sdk2", "fastmcp4"):
             make_venv(name)
         if _own_node() is None or shutil.which("npm") is None:
             make_venv("node")

@@ -1,7 +1,7 @@
 """What is told during one request, on its way from the router to a transport that may be slower.
 
-Above: `http`, which writes what it takes from here. Below: the router and its handlers, which tell and
-never wait.
+Above: `http`, which writes what it takes from here. Below: the router and its handlers; those that tell
+what happens elsewhere cannot wait, a listen stream can.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Exchange:
         self.fault: ProxyError | None = None
         self._queue: deque[bytes] = deque()
         self._bytes = 0
+        self._taken = Pulse()
 
     @property
     def done(self) -> bool:
@@ -48,6 +49,10 @@ class Exchange:
         self._bytes += len(message)
         self.changed.beat()
 
+    async def ready(self) -> None:
+        while self._queue:
+            await self._taken.event.wait()
+
     def finish(self, answer: Answer) -> None:
         if not self.done:
             self.answer = answer
@@ -63,4 +68,5 @@ class Exchange:
         taken = list(self._queue)
         self._queue.clear()
         self._bytes = 0
+        self._taken.beat()
         return taken

@@ -1,15 +1,13 @@
 """Streamable HTTP towards clients: one endpoint, each request its own POST.
 
 Above: `app`, which starts and stops it. Below: `validation` (is it a request), the router (what happens to
-it), `base` (errors). A response is plain JSON when nothing but the result is to be sent, and becomes an
-event stream with the first notification, or after some silence, so that a long call can be kept alive
-with comments. aiohttp cancels a handler whose client hangs up; that is how a hang-up reaches the call.
-Streamable HTTP 2026-07-28; contract section 3.
+it), `responses` (what is written of it), `base` (errors). aiohttp cancels a handler whose client hangs up;
+that is how a hang-up reaches the call. Streamable HTTP 2026-07-28; contract section 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -18,30 +16,22 @@ import anyio
 from aiohttp import web
 
 from proxy.clock import Clock, Pulse
-from proxy.downstream.base import headers_of_fault, message_of, message_of_fault
+from proxy.downstream.base import headers_of_fault, message_of_fault
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.guard import Guard
+from proxy.downstream.responses import Responder, accepts_stream
 from proxy.downstream.validation import Headers, Rejection, read_request
 from proxy.errors import ClientProtocolError, ErrorCode, LimitReached, ProxyError
 from proxy.limits import Gauge
 from proxy.logs import get_logger
 from proxy.owners import Credentials, owner_of
-from proxy.protocol import names, sse
+from proxy.protocol import names
 from proxy.protocol.jsonrpc import Notification, RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.router import Router
 
-QUIET_S: Final = (
-    10.0  # a silent response becomes a stream, a silent stream gets a comment; proxies cut at 20+
-)
+QUIET_S: Final = 10.0  # a stream begins, or gets a comment: whatever is in the middle cuts at 20 or more
 BODY_TIMEOUT_S: Final = 60.0  # a body that trickles in holds memory
-WRITE_TIMEOUT_S: Final = 60.0  # a client that has stopped reading is cut; its task is not harmed
-CHUNK_BYTES: Final = 256 * 1024
-_STREAM_HEADERS: Final = {
-    "Content-Type": "text/event-stream",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",  # nginx would hold events back
-}
 
 log = get_logger()
 
@@ -84,6 +74,7 @@ class HttpEndpoint:
 
     def add_to(self, app: web.Application) -> None:
         """Both spellings of the path, without a redirect (F26)."""
+        app.on_response_prepare.append(self._add_cors)
         for path in {self._settings.path, self._settings.path.rstrip("/") + "/"}:
             app.router.add_route("POST", path, self.post)
             app.router.add_route("OPTIONS", path, self.preflight)
@@ -103,11 +94,12 @@ class HttpEndpoint:
     async def post(self, http: web.Request) -> web.StreamResponse:
         rid: RequestId | None = None
         try:
-            self._admit(http)
+            self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
             request = self._read(await self._body(http), http)
             if isinstance(request, Notification):
-                return self._respond(http, HTTPStatus.ACCEPTED)
+                return web.Response(status=HTTPStatus.ACCEPTED)
             rid = request.id
+            self._admit(http, request)
             gauge = self._listens if request.method == names.SUBSCRIPTIONS_LISTEN else self._calls
             try:
                 with gauge.hold():
@@ -115,36 +107,34 @@ class HttpEndpoint:
             finally:
                 self._ends.beat()
         except Rejection as exc:
-            return self._respond_fault(http, exc.rid, exc.fault)
+            return _refusal(exc.rid, exc.fault)
         except ProxyError as exc:
-            return self._respond_fault(http, rid, exc)
+            return _refusal(rid, exc)
+        except Exception:
+            log.exception("request_failed")
+            return _refusal(rid, ProxyError("internal error of the proxy"))
 
     async def preflight(self, http: web.Request) -> web.StreamResponse:
         """Answered before any authentication, for pages that may talk to us (F30)."""
         origin = http.headers.get("Origin")
         if origin is None or not self._guard.allows_origin(origin):
-            return self._respond(http, HTTPStatus.FORBIDDEN)
+            return web.Response(status=HTTPStatus.FORBIDDEN)
         requested = http.headers.get("Access-Control-Request-Headers", "")
-        return self._respond(http, HTTPStatus.NO_CONTENT, self._guard.preflight_headers(requested))
+        return _response(HTTPStatus.NO_CONTENT, self._guard.preflight_headers(requested))
 
     async def not_allowed(self, http: web.Request) -> web.StreamResponse:
         """GET and DELETE belong to legacy sessions (HTTP-028)."""
         try:
             self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
         except ProxyError as exc:
-            return self._respond_fault(http, None, exc)
-        return self._respond(http, HTTPStatus.METHOD_NOT_ALLOWED, [("Allow", "POST, OPTIONS")])
+            return _refusal(None, exc)
+        return _response(HTTPStatus.METHOD_NOT_ALLOWED, [("Allow", "POST, OPTIONS")])
+
+    async def _add_cors(self, http: web.Request, response: web.StreamResponse) -> None:
+        """To every response, also those of aiohttp's own (F30)."""
+        response.headers.extend(self._guard.cors_headers(http.headers.get("Origin")))
 
     # -- reading ------------------------------------------------------------------------------------
-
-    def _admit(self, http: web.Request) -> None:
-        self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
-        if self._retry_after_s is not None:
-            raise LimitReached(
-                "the proxy is shutting down; nothing was sent to the server",
-                retry_after_s=self._retry_after_s,
-                status=HTTPStatus.SERVICE_UNAVAILABLE,
-            )
 
     async def _body(self, http: web.Request) -> bytes:
         """The whole body, at most `max_body_bytes` of it, within BODY_TIMEOUT_S."""
@@ -167,6 +157,8 @@ class HttpEndpoint:
                     parts.append(part)
         except TimeoutError:
             raise _bad_body("the body did not arrive in time", HTTPStatus.REQUEST_TIMEOUT) from None
+        except web.RequestPayloadError:
+            raise _bad_body("the body is not what its headers say", HTTPStatus.BAD_REQUEST) from None
         return b"".join(parts)
 
     def _read(self, body: bytes, http: web.Request) -> ClientRequest | Notification:
@@ -180,20 +172,35 @@ class HttpEndpoint:
         self._credentials.note(owner, authorization)
         return request
 
+    def _admit(self, http: web.Request, request: ClientRequest) -> None:
+        if self._retry_after_s is not None:
+            raise LimitReached(
+                "the proxy is shutting down; nothing was sent to the server",
+                retry_after_s=self._retry_after_s,
+                status=HTTPStatus.SERVICE_UNAVAILABLE,
+            )
+        if request.method == names.SUBSCRIPTIONS_LISTEN and not accepts_stream(http):
+            raise ClientProtocolError(
+                ErrorCode.INVALID_REQUEST,
+                f"Invalid request: {request.method} is answered by an event stream, which Accept leaves out",
+                status=HTTPStatus.NOT_ACCEPTABLE,
+            )
+
     # -- answering ----------------------------------------------------------------------------------
 
     async def _serve(self, http: web.Request, request: ClientRequest) -> web.StreamResponse:
         """Have the request handled, and write what comes of it as it comes."""
-        exchange = Exchange()
-        response: web.StreamResponse | None = None
+        exchange, responder = Exchange(), Responder(http, request, self._clock, quiet_s=QUIET_S)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._handle, request, exchange)
             try:
-                response = await self._write_exchange(http, request, exchange)
+                await responder.write(exchange)
             except (ConnectionError, TimeoutError):  # the client is gone, or has stopped reading
                 log.debug("client_gone", method=request.method)
+                if http.transport is not None:
+                    http.transport.abort()  # what is half written must not be followed by anything
             tasks.cancel_scope.cancel()
-        return response if response is not None else web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return responder.response or web.Response()
 
     async def _handle(self, request: ClientRequest, exchange: Exchange) -> None:
         try:
@@ -204,92 +211,18 @@ class HttpEndpoint:
             log.exception("request_failed", method=request.method)
             exchange.fail(ProxyError("internal error of the proxy"))
 
-    async def _write_exchange(
-        self, http: web.Request, request: ClientRequest, exchange: Exchange
-    ) -> web.StreamResponse:
-        stream: web.StreamResponse | None = None
-        may_stream = _accepts_stream(http.headers.get("Accept"))
-        while True:
-            changed = exchange.changed.event
-            for message in exchange.take():
-                if may_stream:
-                    stream = stream or await self._open_stream(http)
-                    await _write(stream, sse.encode(message))
-            if exchange.done:
-                break
-            if not await self._clock.wait(changed, QUIET_S) and may_stream:
-                stream = stream or await self._open_stream(http)
-                await _write(stream, sse.comment())
-        message, status = self._final(request, exchange)
-        if stream is None:
-            fault_headers = headers_of_fault(exchange.fault) if exchange.fault else []
-            return await self._send_json(http, status, message, fault_headers)
-        await _write(stream, sse.encode(message))
-        await stream.write_eof()
-        return stream
 
-    @staticmethod
-    def _final(request: ClientRequest, exchange: Exchange) -> tuple[bytes, HTTPStatus]:
-        if exchange.answer is not None:
-            return message_of(request.id, exchange.answer)
-        assert exchange.fault is not None  # an exchange that is done has one or the other
-        return message_of_fault(request.id, exchange.fault), exchange.fault.http_status
-
-    async def _open_stream(self, http: web.Request) -> web.StreamResponse:
-        """Headers and a first comment at once: some hold the status back until a byte of body (F03)."""
-        headers = {
-            "Content-Type": "text/event-stream",
-            "Cache-Control": "no-cache",
-            "X-Accel-Buffering": "no",
-        }
-        response = web.StreamResponse(status=HTTPStatus.OK, headers=headers)
-        response.headers.extend(self._guard.cors_headers(http.headers.get("Origin")))
-        await response.prepare(http)
-        await _write(response, sse.comment())
-        return response
-
-    async def _send_json(
-        self, http: web.Request, status: HTTPStatus, body: bytes, headers: Sequence[tuple[str, str]]
-    ) -> web.StreamResponse:
-        """A JSON body in pieces, so that a reader who stops is noticed."""
-        response = web.StreamResponse(status=status)
-        response.content_type = "application/json"
-        response.content_length = len(body)
-        response.headers.extend([*headers, *self._guard.cors_headers(http.headers.get("Origin"))])
-        await response.prepare(http)
-        for start in range(0, len(body), CHUNK_BYTES):
-            await _write(response, body[start : start + CHUNK_BYTES])
-        await response.write_eof()
-        return response
-
-    def _respond(
-        self,
-        http: web.Request,
-        status: HTTPStatus,
-        headers: Sequence[tuple[str, str]] = (),
-        body: bytes = b"",
-    ) -> web.Response:
-        response = web.Response(status=status, body=body or None)
-        if body:
-            response.content_type = "application/json"
-        response.headers.extend([*headers, *self._guard.cors_headers(http.headers.get("Origin"))])
-        return response
-
-    def _respond_fault(self, http: web.Request, rid: RequestId | None, fault: ProxyError) -> web.Response:
-        return self._respond(http, fault.http_status, headers_of_fault(fault), message_of_fault(rid, fault))
+def _refusal(rid: RequestId | None, fault: ProxyError) -> web.Response:
+    headers = [("Content-Type", "application/json"), *headers_of_fault(fault)]
+    return _response(fault.http_status, headers, message_of_fault(rid, fault))
 
 
-async def _write(response: web.StreamResponse, data: bytes) -> None:
-    with anyio.fail_after(WRITE_TIMEOUT_S):
-        await response.write(data)
-
-
-def _accepts_stream(accept: str | None) -> bool:
-    """A client that names what it accepts, and no event stream among it, gets JSON alone."""
-    if accept is None:
-        return True
-    kinds = {kind.partition(";")[0].strip().lower() for kind in accept.split(",")}
-    return bool(kinds & {"text/event-stream", "text/*", "*/*"})
+def _response(
+    status: HTTPStatus, headers: Iterable[tuple[str, str]], body: bytes | None = None
+) -> web.Response:
+    response = web.Response(status=status, body=body)
+    response.headers.extend(headers)
+    return response
 
 
 def _bad_body(message: str, status: HTTPStatus) -> ClientProtocolError:

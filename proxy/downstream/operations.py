@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Final
 
+import anyio
 from aiohttp import web
+
+REPORT_TIMEOUT_S: Final = 5.0  # a probe that hangs says less than one that fails
 
 Report = Callable[[], Awaitable[dict[str, str]]]
 """What is looked at, by name: "ok", or in words what is wrong."""
@@ -18,6 +22,11 @@ Report = Callable[[], Awaitable[dict[str, str]]]
 class Operations:
     def __init__(self, report: Report) -> None:
         self._report = report
+        self._draining = False
+
+    def drain(self) -> None:
+        """Not ready any more, so that a load balancer sends nothing new."""
+        self._draining = True
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/healthz", self.healthz)
@@ -27,7 +36,11 @@ class Operations:
         return web.json_response({"status": "ok"})
 
     async def readyz(self, http: web.Request) -> web.Response:
-        report = await self._report()
+        report = {"report": f"took more than {REPORT_TIMEOUT_S:g} s"}
+        with anyio.move_on_after(REPORT_TIMEOUT_S):
+            report = await self._report()
+        if self._draining:
+            report = {**report, "proxy": "shutting down"}
         ready = all(state == "ok" for state in report.values())
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         return web.json_response({"ready": ready, **report}, status=status)

@@ -100,11 +100,17 @@ class ServerInfo:
         )
 
     def declares(self, group: str, member: str | None = None) -> bool:
-        """Whether the server declared a capability, and (if named) that member of it as true."""
-        value = RawObject.parse(self.capabilities).object(group)
-        if value is None or member is None:
-            return value is not None
-        return value.get(member) == b"true"
+        """Whether the server declared a capability, and (if named) that member of it as true.
+
+        What stands twice counts as declared, but for no member.
+        """
+        try:
+            value = RawObject.parse(self.capabilities).object(group)
+            if value is None or member is None:
+                return value is not None
+            return value.get(member) == b"true"
+        except DuplicateMember:
+            return member is None
 
 
 def discover_result(info: ServerInfo, supported: tuple[str, ...]) -> bytes:

@@ -36,9 +36,15 @@ class ClientRequest:
 
 
 class Sink(Protocol):
-    """Where the notifications of one request go while it is served. Must not block."""
+    """Where the notifications of one request go while it is served."""
 
-    def notify(self, method: str, params: bytes | None) -> None: ...
+    def notify(self, method: str, params: bytes | None) -> None:
+        """Tell one. Does not block: a client that is far behind may miss it, or have its request ended."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until all that was told is on its way to the client; for those who can wait."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,36 @@
 """One call on its way: what the upstream has said of it so far, and who is told.
 
-Above: `conversion` (rounds of the client) and `runner` (the task, once there is one) watch it. Below: the
+Above: `conversion` (rounds of the client) and `following` (the task, once there is one) watch it. Below: the
 upstream session tells it, as its `CallListener`. It belongs to the runner's task group, never to a
 request of the client; so a client that goes away takes nothing with it but its own watching.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from proxy.clock import Pulse
-from proxy.eras.capabilities import Missing
+from proxy.eras.capabilities import ClientCapabilities, Missing
 from proxy.eras.to_modern import lift_question
 from proxy.errors import ProxyError
 from proxy.protocol import names
-from proxy.protocol.envelope import JsonError, RawObject, loads
 from proxy.routing.base import ClientRequest
+from proxy.routing.progress import progress_text
 from proxy.tasks.policy import ToolPolicy
 from proxy.tasks.task import InputRequest
 from proxy.upstream.base import Outcome, Question
 from proxy.upstream.session import LegacySession
+
+START_GRACE_S: Final = 10.0  # a server that takes longer to start shows as a task that waits
+
+SessionCheck = Callable[[ClientRequest, LegacySession], Awaitable[None]]
+"""Raises ProxyError where the session's server cannot be asked this."""
+
+NotificationListener = Callable[[str, bytes | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +41,15 @@ class OpenQuestion:
     request: InputRequest
 
 
-START_GRACE_S: Final = 10.0  # a server that takes longer to start shows as a task that waits
-
-SessionCheck = Callable[[ClientRequest, LegacySession], Awaitable[None]]
-"""Raises ProxyError where the session's server cannot be asked this."""
-
-NotificationListener = Callable[[str, bytes | None], None]
-
-
 @dataclass(eq=False)
 class LiveCall:
     """The state of one call. Changed only between awaits.
 
-    `changed` beats at every change, `turned` only when the call ends or begins or stops to wait for input.
-
-    `questions` holds what is open, by key, in the order asked. A call has ended when `ended`: with an
-    `outcome`, or with a `loss`, or because we `stopped` it.
+    `request` is what goes upstream; `capabilities` and `log_level` are those of the client's latest
+    request for it. `changed` beats at every change, `turned` only when the call ends or begins or stops
+    to wait for input. `questions` holds what is open, by key, in the order asked. A call has ended when
+    `ended`: with an `outcome`, or with a `loss`, or because we `stopped` it, also for what the client is
+    `missing`.
     """
 
     request: ClientRequest
@@ -57,37 +57,57 @@ class LiveCall:
     policy: ToolPolicy
     want_progress: bool
     check: SessionCheck
+    capabilities: ClientCapabilities = field(init=False)
+    log_level: str | None = field(init=False)
     questions: dict[str, OpenQuestion] = field(default_factory=dict)
     outcome: Outcome | None = None
     loss: ProxyError | None = None
     stopped: str | None = None
     limit_passed: bool = False
     missing: Missing | None = None
-    server_info: bytes | None = None
-    progress_text: str | None = None
+    session: LegacySession | None = None
     starting: bool = False
     sent_at: float | None = None
     started: bool = False
     is_task: bool = False
     next_key: int = 1
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    _listeners: list[NotificationListener] = field(default_factory=list)
     changed: Pulse = field(default_factory=Pulse)
     turned: Pulse = field(default_factory=Pulse)
+    _listeners: list[NotificationListener] = field(default_factory=list)
+    _progress: bytes | None = None
+    _progress_text: str | None = None
+
+    def __post_init__(self) -> None:
+        self.goes_on_with(self.request)
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else "sent" if self.sent_at is not None else "not sent"
+        return f"<LiveCall {self.request.method} {self.name!r} {state}, {len(self.questions)} open>"
 
     @property
     def ended(self) -> bool:
         return self.outcome is not None or self.loss is not None or self.stopped is not None
+
+    @property
+    def server_info(self) -> bytes | None:
+        """The raw `serverInfo` of the server that was called."""
+        return None if self.session is None else self.session.info.server_info
+
+    def goes_on_with(self, request: ClientRequest) -> None:
+        """From now on this request of the client is answered: what it declared counts."""
+        self.capabilities = request.capabilities
+        self.log_level = request.log_level
 
     def wait_for_start(self) -> None:
         """A process or session is being started for the call (and maybe for others)."""
         self.starting = True
         self.changed.beat()
 
-    def got_session(self, server_info: bytes | None, now: float) -> None:
+    def got_session(self, session: LegacySession, now: float) -> None:
         """A session is ours; the call is about to be sent. `now` is monotonic."""
         self.sent_at = now
-        self.server_info = server_info
+        self.session = session
         self.changed.beat()
 
     def on_the_clock_since(self, arrival: float) -> float:
@@ -140,25 +160,42 @@ class LiveCall:
     def unlisten(self, listener: NotificationListener) -> None:
         self._listeners.remove(listener)
 
+    def progress_text(self) -> str | None:
+        """The newest progress in words; None before there is any. `changed` beats when there is newer."""
+        if self._progress is not None:
+            self._progress_text = progress_text(self._progress) or self._progress_text
+            self._progress = None
+        return self._progress_text
+
     # -- what the upstream tells (upstream.base.CallListener) -------------------------------------------
 
     def on_notification(self, method: str, params: bytes | None) -> None:
         if method == names.PROGRESS and params is not None:
-            self.progress_text = progress_text(params) or self.progress_text
-            if self.is_task:
+            unread, self._progress = self._progress is not None, params
+            if self.is_task and not unread:  # however many come, whoever reads is woken once (PROG-004)
                 self.changed.beat()
         for listener in self._listeners:
             listener(method, params)
 
     def on_question(self, question: Question) -> None:
-        missing = self.request.capabilities.missing_for(question.method, question.params)
-        if missing is not None:
+        missing = self.capabilities.missing_for(question.method, question.params)
+        if missing is None:
+            if not self.ended:
+                self.ask(question)
+        elif self.is_task:  # the tool goes on (contract section 4)
             question.refuse(missing.refusal(question.method))
-            if not self.is_task:  # within a task the tool goes on (contract section 4)
-                self.missing = missing
-                self._turn()
-        elif not self.ended:
-            self.ask(question)
+        else:
+            self.miss(missing)
+
+    def miss(self, missing: Missing) -> None:
+        """The client cannot answer what the server asks: the call is of no use.
+
+        The session refuses the question once the call is cancelled. The other way round the tool would go
+        on, and servers on the Python SDK 1.x end the session where its answer meets the cancellation.
+        """
+        if not self.ended:
+            self.missing = missing
+            self.stop("the client cannot answer the server's question")
 
     def ask(self, question: Question) -> None:
         """Give the question a key that was never used in this call's life."""
@@ -175,30 +212,9 @@ class LiveCall:
                 del self.questions[key]
         self._turn()
 
-    def take(self, key: str) -> Question | None:
-        """Close the question under `key` because an answer to it was accepted; None if it is not open."""
-        open_question = self.questions.pop(key, None)
-        self._turn()
-        return None if open_question is None else open_question.question
-
-
-def progress_text(params: bytes) -> str | None:
-    """Progress in words: "3/10 rows copied". None if there is nothing to tell.
-
-    Numbers keep the upstream's spelling.
-    """
-    try:
-        obj = RawObject.parse(params)
-        done, total = _number(obj.get("progress")), _number(obj.get("total"))
-        message = obj.text("message")
-    except (JsonError, ValueError):
-        return None
-    amount = f"{done}/{total}" if done and total else done
-    return " ".join(part for part in (amount, message) if part) or None
-
-
-def _number(raw: bytes | None) -> str | None:
-    if raw is None or len(raw) > 40:
-        return None
-    value: Any = loads(raw)
-    return raw.decode() if isinstance(value, int | float) and not isinstance(value, bool) else None
+    def take(self, keys: Iterable[str]) -> dict[str, Question]:
+        """Close the questions under these keys, because answers were accepted; those that are open."""
+        taken = {key: self.questions.pop(key).question for key in keys if key in self.questions}
+        if taken:
+            self._turn()
+        return taken

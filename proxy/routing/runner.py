@@ -1,16 +1,16 @@
 """Runs calls and tasks under the proxy's own lifetime, not under that of any client's request.
 
 Above: `conversion` starts calls and turns them into tasks, `task_methods` answers and cancels them.
-Below: the pool's sessions and the store. The runner's task group is the root's child: it owns one task
-for each call in flight, one that keeps its limits, and one for each running task that stores what
-happens to it. Whoever moves a stored task does it by compare-and-set, so that this runner, a cancel and
-an update may meet at any point. Contract sections 4 and 9.
+Below: the pool's sessions, and a `following.Follower` for each running task. The runner's task group is the
+root's child: it owns one task for each call in flight, one that keeps its limits, and the followers.
+Whoever moves a stored task does it by compare-and-set, so that a follower, a cancel and an update may meet
+at any point. Contract sections 4 and 9.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -18,55 +18,32 @@ from anyio.abc import TaskGroup
 from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Clock, Pulse
-from proxy.eras.capabilities import missing_capability
-from proxy.eras.to_modern import error_code, url_elicitations
 from proxy.errors import (
-    ErrorCode,
-    IllegalTransition,
     ProxyError,
     StoreError,
-    TaskConflict,
     TaskNotFound,
     UpstreamError,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from proxy.logs import get_logger, task_hash
+from proxy.logs import get_logger
 from proxy.protocol import names
-from proxy.protocol.envelope import RawObject
-from proxy.protocol.jsonrpc import RequestId, error_object
+from proxy.routing import url_elicitations
+from proxy.routing.base import ClientRequest
+from proxy.routing.following import INTERNAL_ERROR, Follower
 from proxy.routing.live import LiveCall
 from proxy.stores.base import TaskStore
-from proxy.tasks import lifecycle
-from proxy.tasks.lifecycle import TaskEvent
 from proxy.tasks.policy import Policy
-from proxy.tasks.task import InputAnswer, Task, TaskStatus
-from proxy.upstream.base import Failure, Outcome, Result
+from proxy.tasks.task import Task
+from proxy.upstream.base import Question
 from proxy.upstream.pool import Pool
 from proxy.upstream.session import LegacySession
 
 URL_ROUNDS: Final = 10  # how often one call may ask for URL elicitations before it counts as stuck
-STORE_RETRY_FIRST_S: Final = 0.2
-STORE_RETRY_LAST_S: Final = 10.0
-WAITING_FOR_PROCESS: Final = "Waiting for an upstream process."
+ANSWER_RETRY_S: Final = 0.5
+LOOK_AGAIN_S: Final = 1.0
 
 log = get_logger()
-
-
-@dataclass(eq=False)
-class UrlQuestion:
-    """A URL elicitation that a -32042 error asked for: answered to us, not to a server that waits."""
-
-    params: bytes
-    action: str | None = None
-    method: str = names.ELICITATION_CREATE
-    id: RequestId = RequestId(b"null", "")  # noqa: RUF009 - frozen
-
-    async def answer(self, result: bytes) -> None:
-        self.action = RawObject.parse(result).text("action")
-
-    def refuse(self, error: bytes) -> None:
-        self.action = "cancel"
 
 
 class Runner:
@@ -79,7 +56,7 @@ class Runner:
         self._clock = clock
         self._tasks: TaskGroup | None = None
         self._calls: set[LiveCall] = set()
-        self._live: dict[str, LiveCall] = {}
+        self._followers: dict[str, Follower] = {}
         self._ends = Pulse()
 
     async def run(self, *, task_status: StartStatus[None]) -> None:
@@ -105,20 +82,35 @@ class Runner:
         return len(self._calls)
 
     async def wait_idle(self) -> None:
-        """Until no call is in flight."""
-        while self._calls or self._live:
+        """Until no call is in flight, and no task runs."""
+        while self._calls or self._followers:
             await self._ends.event.wait()
 
     def __repr__(self) -> str:
-        return f"<Runner {len(self._calls)} calls, {len(self._live)} tasks>"
+        return f"<Runner {len(self._calls)} calls, {len(self._followers)} tasks>"
 
     # -- calls --------------------------------------------------------------------------------------
 
     def start(self, call: LiveCall) -> None:
         """Send the call upstream; what becomes of it is told to `call`."""
+        call.started = True
+        if call.ended:
+            return
         self._calls.add(call)
         self.spawn(self._drive, call)
         self.spawn(self._keep_limits, call)
+
+    def resume(self, call: LiveCall, request: ClientRequest, answers: Mapping[str, bytes]) -> None:
+        """A later request of the client goes on with the call, and brings answers to open questions."""
+        call.goes_on_with(request)
+        self.spawn(self._resume, call, call.take(answers), answers)
+
+    async def _resume(
+        self, call: LiveCall, questions: Mapping[str, Question], answers: Mapping[str, bytes]
+    ) -> None:
+        if call.session is not None:
+            await self._keep_log_level(call, call.session)
+        await self._send_answers(questions, answers)
 
     async def check_early(self, call: LiveCall) -> None:
         """Judge a call that becomes a task at once while it is none yet, if a session is at hand."""
@@ -133,29 +125,25 @@ class Runner:
                 async with self._pool.lease(
                     request.owner, request.capabilities, on_starting=call.wait_for_start
                 ) as session:
-                    call.got_session(session.info.server_info, self._clock.monotonic())
+                    call.got_session(session, self._clock.monotonic())
                     await call.check(request, session)
-                    if request.log_level is not None:
-                        await session.ensure_log_level(self._lowest_level(call))
+                    await self._keep_log_level(call, session)
                     await self._call_upstream(call, session)
         except ProxyError as exc:
             call.lose(exc)
         except Exception:
-            call.lose(ProxyError("internal error of the proxy; the outcome of the call is unknown"))
+            call.lose(ProxyError(INTERNAL_ERROR))
             raise
         finally:
             self._calls.discard(call)
             self._ends.beat()
 
-    def _lowest_level(self, call: LiveCall) -> str:
-        """The lowest level that any call of the same session asks for (LOG-004)."""
-        mine = (call.request.owner, call.request.capabilities.offered)
-        same = (
-            c.request.log_level
-            for c in self._calls
-            if (c.request.owner, c.request.capabilities.offered) == mine and not c.ended
-        )
-        return min(filter(None, same), key=names.LOG_LEVELS.index)
+    async def _keep_log_level(self, call: LiveCall, session: LegacySession) -> None:
+        """Have the upstream log from the lowest level on that a call of this session asks for (LOG-004)."""
+        if call.log_level is not None:
+            others = (c.log_level for c in self._calls if c.session is session and not c.ended)
+            levels = [call.log_level, *filter(None, others)]
+            await session.ensure_log_level(min(levels, key=names.LOG_LEVELS.index))
 
     async def _call_upstream(self, call: LiveCall, session: LegacySession) -> None:
         """The call, and its further steps where the upstream first wants URLs visited (-32042)."""
@@ -164,30 +152,29 @@ class Runner:
             outcome = await session.call(
                 request.method, request.params.raw, call, want_progress=call.want_progress
             )
-            if not await self._continue_after_urls(call, outcome):
+            urls = url_elicitations.asked_for(call, outcome)
+            if not urls or not await url_elicitations.visited(call, urls):
                 call.settle(outcome)
                 return
         call.lose(UpstreamError(f"the upstream asked {URL_ROUNDS} times in a row for URLs to be visited"))
 
-    async def _continue_after_urls(self, call: LiveCall, outcome: Outcome) -> bool:
-        """Whether the outcome only asks for URL elicitations, and all of them were accepted."""
-        if (
-            not isinstance(outcome, Failure)
-            or error_code(outcome.error) != names.LEGACY_URL_ELICITATION_REQUIRED
-        ):
-            return False
-        questions = [UrlQuestion(params) for params in url_elicitations(outcome.error)]
-        if not questions or call.request.method not in names.CARRIES_INPUT:
-            return False
-        missing = call.request.capabilities.missing_for(names.ELICITATION_CREATE, questions[0].params)
-        if missing is not None:
-            call.lose(missing_capability(missing.required, "the server wants the user to visit a URL"))
-            return True
-        for question in questions:
-            call.ask(question)
-        while any(q.action is None for q in questions) and not call.ended:
-            await call.turned.event.wait()
-        return all(q.action == "accept" for q in questions)
+    async def _send_answers(self, questions: Mapping[str, Question], answers: Mapping[str, bytes]) -> None:
+        for key, question in questions.items():
+            await self._send_answer(question, answers[key])
+
+    async def _send_answer(self, question: Question, value: bytes) -> None:
+        """Hand one answer to the asker. After a broken send it is sent once more, under the same id."""
+        try:
+            await question.answer(value)
+        except UpstreamError as exc:
+            log.warning("answer_not_delivered", reason=exc.message, again_in_s=ANSWER_RETRY_S)
+            await self._clock.sleep(ANSWER_RETRY_S)
+            try:
+                await question.answer(value)
+            except UpstreamError as again:
+                log.error("answer_not_delivered", reason=again.message)
+
+    # -- limits -------------------------------------------------------------------------------------
 
     async def _keep_limits(self, call: LiveCall) -> None:
         """End the call at the runtime limit, which stands still while input is awaited, or the input limit.
@@ -218,154 +205,51 @@ class Runner:
     def follow(self, call: LiveCall, task: Task) -> None:
         """Store from now on what happens to the call of this task, until its end. `task` is stored."""
         call.is_task = True
-        self._live[task.id] = call
-        self.spawn(self._follow, call, task)
+        follower = Follower(call, task, self._store, self._policy, self._clock)
+        self._followers[task.id] = follower
+        self.spawn(self._follow, follower)
 
-    async def _follow(self, call: LiveCall, task: Task) -> None:
-        shown = {r.key for r in task.inputs}
+    async def _follow(self, follower: Follower) -> None:
         try:
-            while not task.status.is_terminal:
-                changed = call.changed.event
-                step = self._next_step(call, task, shown)
-                if step is None:
-                    await changed.wait()
-                    continue
-                task = await self._store_step(task, step)
-                shown.update(r.key for r in task.inputs)
-        except TaskNotFound:
-            log.error("task_vanished", task=task_hash(task.id))
-        except Exception:
-            call.lose(ProxyError("internal error of the proxy; the outcome of the call is unknown"))
-            task = await self._store_step(task, Step(lambda t, now: self._ending(call, t, now)))
-            raise
+            await follower.run()
         finally:
-            del self._live[task.id]
-            call.stop("the task has ended")
+            del self._followers[follower.task.id]
             self._ends.beat()
-        log.info(f"task_{task.status}", task=task_hash(task.id), tool=task.name)
 
-    def _next_step(self, call: LiveCall, task: Task, shown: set[str]) -> Step | None:
-        """What the record lacks of what the call has come to; decided from the two alone."""
-        if call.ended:
-            return Step(lambda t, now: self._ending(call, t, now))
-        fresh = tuple(q.request for k, q in call.questions.items() if k not in shown)
-        if fresh:
-            return Step(lambda t, now: lifecycle.asked(t, fresh, call.next_key, now))
-        gone = {r.key for r in task.inputs} - call.questions.keys()
-        if gone:
-            return Step(lambda t, now: lifecycle.withdrawn(t, gone, now))
-        text = WAITING_FOR_PROCESS if call.sent_at is None else call.progress_text
-        if text is not None and task.status is TaskStatus.WORKING and text != task.status_message:
-            return Step(lambda t, now: lifecycle.noted(t, text, now), may_be_lost=True)
-        return None
+    def carry_out(self, task: Task) -> None:
+        """Do upstream what a client made of the stored task: answer, or cancel. Does not wait for it.
 
-    def _ending(self, call: LiveCall, task: Task, now_ms: int) -> Task:
-        polling = self._policy.polling
-        match call.outcome:
-            case Result(raw):
-                return self._completed(call, task, raw, now_ms)
-            case Failure(error):
-                message = RawObject.parse(error).text("message") or "The upstream answered with an error."
-                return lifecycle.failed(task, TaskEvent.ERROR, error, message, polling, now_ms)
-            case None:
-                pass
-        if call.loss is None:
-            return lifecycle.cancelled(task, polling, now_ms)
-        event = TaskEvent.LIMIT_PASSED if call.limit_passed else TaskEvent.CALL_LOST
-        error = error_object(ErrorCode.INTERNAL_ERROR, call.loss.message, call.loss.data)
-        return lifecycle.failed(task, event, error, call.loss.message, polling, now_ms)
-
-    def _completed(self, call: LiveCall, task: Task, result: bytes, now_ms: int) -> Task:
-        polling, limit = self._policy.polling, self._policy.max_result_bytes
-        fault = None
-        if len(result) > limit:
-            fault = f"the result has {len(result)} bytes, over the limit of {limit} (limits.result)"
-        elif result[:1] != b"{":
-            fault = "the upstream answered with a result that is not an object"
-        if fault is None:
-            return lifecycle.completed(task, result, call.server_info, polling, now_ms)
-        error = error_object(ErrorCode.INTERNAL_ERROR, fault)
-        return lifecycle.failed(task, TaskEvent.CALL_LOST, error, fault, polling, now_ms)
-
-    async def _store_step(self, task: Task, step: Step) -> Task:
-        """Store what `step` makes of the task; of the stored one, where somebody else moved it meanwhile.
-
-        While the store is broken the task keeps its last stored state and this goes on trying
-        (contract section 9). Raises TaskNotFound.
+        May be called again with the same record: an answer is sent once.
         """
-        delay_s = STORE_RETRY_FIRST_S
-        while True:
-            try:
-                new = step.apply(task, self._clock.wall_ms())
-                if new is task:
-                    return task
-                if step.may_be_lost:
-                    await self._store.note(task, new)
-                else:
-                    await self._store.compare_and_set(task, new)
-                return new
-            except IllegalTransition:
-                if task.status.is_terminal:
-                    return task  # it ended first; what came late is dropped (I4)
-                raise
-            except TaskConflict:
-                task = await self._read_again(task)
-            except StoreError as exc:
-                log.error("task_not_stored", task=task_hash(task.id), reason=exc.message)
-                await self._clock.sleep(delay_s)
-                delay_s = min(delay_s * 2, STORE_RETRY_LAST_S)
-                task = await self._read_again(task)
-
-    async def _read_again(self, task: Task) -> Task:
-        try:
-            return await self._store.get(task.id)
-        except StoreError:
-            return task
-
-    # -- what clients do to running tasks --------------------------------------------------------------
-
-    def deliver(self, task_id: str, answers: Mapping[str, InputAnswer]) -> None:
-        """Hand accepted and stored answers to the upstream; does not wait for it."""
-        call = self._live.get(task_id)
-        if call is not None:
-            self.spawn(self._deliver, call, task_id, answers)
-
-    async def _deliver(self, call: LiveCall, task_id: str, answers: Mapping[str, InputAnswer]) -> None:
-        for key, answer in answers.items():
-            await self.answer(call, key, answer.value)
-        delay_s = STORE_RETRY_FIRST_S
-        while True:  # the answers need not be kept any longer; at the latest they go when the task ends
-            try:
-                task = await self._store.get(task_id)
-                if task.status.is_terminal:
-                    return
-                await self._store.note(task, lifecycle.delivered(task, answers.keys()))
-                return
-            except TaskConflict:
-                continue
-            except TaskNotFound:
-                return
-            except StoreError:
-                await self._clock.sleep(delay_s)
-                delay_s = min(delay_s * 2, STORE_RETRY_LAST_S)
-
-    async def answer(self, call: LiveCall, key: str, value: bytes) -> None:
-        """Hand one answer to the asker. After a broken send it is sent once more, under the same id."""
-        question = call.take(key)
-        if question is None:
+        follower = self._followers.get(task.id)
+        if follower is None:
             return
-        for attempt in (1, 2):
-            try:
-                await question.answer(value)
-                break
-            except UpstreamError as exc:
-                log.warning("answer_not_delivered", attempt=attempt, reason=exc.message)
+        if task.status.is_terminal:
+            follower.call.stop("the task was cancelled")
+            return
+        answers = {answer.key: answer.value for answer in task.answers}
+        questions = follower.call.take(answers)
+        if questions:
+            self.spawn(self._deliver, follower, questions, answers)
 
-    def cancel(self, task_id: str) -> None:
-        """The stored task is cancelled: tell the upstream, do not wait for it."""
-        call = self._live.get(task_id)
-        if call is not None:
-            call.stop("the task was cancelled")
+    async def _deliver(
+        self, follower: Follower, questions: Mapping[str, Question], answers: Mapping[str, bytes]
+    ) -> None:
+        await self._send_answers(questions, answers)
+        await follower.forget_answers(questions.keys())
+
+    def look_again(self, task: Task) -> None:
+        """A change of `task` has failed, and may be made all the same: then carry it out."""
+        self.spawn(self._look_again, task)
+
+    async def _look_again(self, task: Task) -> None:
+        while task.id in self._followers:
+            with suppress(StoreError, TaskNotFound):
+                stored = await self._store.get(task.id)
+                if stored.revision > task.revision:
+                    self.carry_out(stored)
+                    return
+            await self._clock.sleep(LOOK_AGAIN_S)
 
 
 async def _guarded(work: Callable[..., Awaitable[None]], args: tuple[object, ...]) -> None:
@@ -374,14 +258,6 @@ async def _guarded(work: Callable[..., Awaitable[None]], args: tuple[object, ...
         await work(*args)
     except Exception:
         log.exception("work_failed", work=getattr(work, "__name__", str(work)))
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A change of a record, repeatable on a newer state of it."""
-
-    apply: Callable[[Task, int], Task]
-    may_be_lost: bool = False
 
 
 def _limit_error(waiting: bool, limit_s: float) -> UpstreamTimeout:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import anyio
+
 from proxy.clock import Clock
 from proxy.eras.to_modern import lift_error, lift_result
-from proxy.errors import ClientProtocolError, ErrorCode, TaskConflict, TaskNotFound
+from proxy.errors import ClientProtocolError, ErrorCode, StoreError, TaskConflict, TaskNotFound
 from proxy.limits import PollLimit
 from proxy.logs import get_logger, task_hash
 from proxy.protocol import names
@@ -76,7 +78,6 @@ class TaskMethods:
         task = await self._change(request, apply)
         if accepted:
             log.info("task_input_given", task=task_hash(task.id), answers=len(accepted))
-            self._runner.deliver(task.id, accepted)
         return ResultAnswer(ACKNOWLEDGED)
 
     async def cancel(self, request: ClientRequest, sink: Sink) -> Answer:
@@ -87,22 +88,34 @@ class TaskMethods:
                 return task
             return lifecycle.cancelled(task, self._policy.polling, self._clock.wall_ms())
 
-        task = await self._change(request, apply)
-        self._runner.cancel(task.id)
+        await self._change(request, apply)
         return ResultAnswer(ACKNOWLEDGED)
 
     async def _change(self, request: ClientRequest, apply: Callable[[Task], Task]) -> Task:
-        """Store what `apply` makes of the task, again from the newer record after a conflict."""
+        """Store what `apply` makes of the task, again from the newer record after a conflict; carry it out.
+
+        Once begun it is finished, though the client hangs up: what is stored must reach the upstream.
+        """
         while True:
             task = await self._owned(request)
             new = apply(task)
-            if new is task:
-                return task
-            try:
-                await self._store.compare_and_set(task, new)
-            except TaskConflict:
-                continue
-            return new
+            with anyio.CancelScope(shield=True):  # the store has a bound
+                if await self._stored(task, new):
+                    self._runner.carry_out(new)
+                    return new
+
+    async def _stored(self, task: Task, new: Task) -> bool:
+        """Whether `new` is what is stored now; False after a conflict. Raises StoreError."""
+        if new is task:
+            return True
+        try:
+            await self._store.compare_and_set(task, new)
+        except TaskConflict:
+            return False
+        except StoreError:
+            self._runner.look_again(task)  # the client may come again, but need not
+            raise
+        return True
 
     async def _owned(self, request: ClientRequest) -> Task:
         """The task that the request names, if it is the client's own. Raises TaskNotFound otherwise."""

@@ -237,10 +237,10 @@ class HttpTransport:
             headers[H_SESSION_ID] = self._session_id
         if self._version is not None:
             headers[H_PROTOCOL_VERSION] = self._version
-        if body is not None:
-            headers |= mirrored_headers(body)
+        mirrored = mirrored_headers(body) if body is not None else {}
+        headers |= mirrored
         async with self._endpoint.open(method, headers, body) as answer:
-            if self._version is None:
+            if self._version is None and not mirrored:  # a probe that an old server refused opens no session
                 self._session_id = answer.header(H_SESSION_ID) or self._session_id
             yield answer
 

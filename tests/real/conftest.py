@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _tools() -> None:
     """Without the tools the tests fail; they are never skipped."""
     try:
-        for name in ("sdk1", "fastmcp4"):
+        for name in ("sdk1", "sdk2", "fastmcp4"):
             setup_tools.venv_python(name)
         setup_tools.npm_module(setup_tools.CONFORMANCE)
         setup_tools.node()

@@ -28,6 +28,7 @@ Transport: TypeAlias = Literal["stdio", "http", "sse"]
 
 TRANSPORTS: Final[tuple[Transport, ...]] = ("stdio", "http", "sse")
 COUNTER: Final = b'"test/n"'
+AGAIN: Final = b'"again"'  # the id of a request that brings an answer
 
 CLIENT_INFO: Final = b'{"name":"raw-client","version":"1"}'
 CAPABILITIES: Final = b'{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}'
@@ -143,6 +144,7 @@ class Pair:
                 if not self._asks(message):
                     break
                 exchange.questions += await self._retry(method, members_sent, message, left.pop(0))
+                exchange.sent_id = AGAIN
             elif (question := value(message, "id")) is None:
                 exchange.notifications.append(message)
             else:
@@ -152,10 +154,11 @@ class Pair:
         exchange.upstream = list(self._record.new())
         return exchange
 
-    async def ask_raw(self, message: bytes) -> tuple[bytes, list[bytes]]:
-        """Send this very text; its answer, and what the server got meanwhile."""
+    async def ask_raw(self, *texts: bytes) -> tuple[bytes, list[bytes]]:
+        """Send these very texts; the answer to the last one, and what the server got meanwhile."""
         list(self._record.new())
-        await self.link.send(message)
+        for text in texts:
+            await self.link.send(text)
         return await self.link.receive(), list(self._record.new())
 
     async def _send(self, method: str, params: Members, rid: bytes) -> Exchange:
@@ -173,7 +176,7 @@ class Pair:
         [(key, question)] = members(value(asked, "result", "inputRequests") or b"{}")
         state = value(asked, "result", "requestState") or b""
         again = [*params, (b'"inputResponses"', joined([(key, answer)])), (b'"requestState"', state)]
-        await self._send(method, again, b'"%s"' % key.strip(b'"'))
+        await self._send(method, again, AGAIN)
         return [value(question, "params") or b""]
 
     # -- what must be the same -----------------------------------------------------------------------

@@ -77,9 +77,8 @@ async def test_a_second_process_does_not_disturb_the_first_and_is_adopted_later(
 async def test_a_guest_that_still_runs_is_left_alone(tmp_path: Path) -> None:
     clock = ManualClock()
     holder = opened(tmp_path / "s", clock)
-    async with holder as first:
-        async with opened(tmp_path / "s", clock) as guest:
-            theirs = await completed(guest, clock, "b")
-            await first.check()
-            async with opened(tmp_path / "s", clock):  # a third one
-                assert await guest.get(theirs.id) == theirs
+    async with holder as first, opened(tmp_path / "s", clock) as guest:
+        theirs = await completed(guest, clock, "b")
+        await first.check()
+        async with opened(tmp_path / "s", clock):  # a third one
+            assert await guest.get(theirs.id) == theirs

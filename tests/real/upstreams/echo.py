@@ -5,7 +5,7 @@ What to say stands in the request's `_meta`, which the proxy passes on unread:
     test/before    an array of messages without `jsonrpc`, said first; one with an `id` is a request, whose
                    answer is waited for
     test/progress  the params of a progress notification without its token, said after those
-    test/result    or test/error: the answer
+    test/result    or test/error: the answer; without it, the answers that its own requests got
 
     echo.py RECORD stdio | http PORT | sse PORT
 """
@@ -75,8 +75,10 @@ class _Plan:
     """A request, and what is still to be said before its answer."""
 
     call: bytes
+    method: bytes
     params: bytes
     left: list[bytes]
+    answers: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -95,13 +97,14 @@ class Echo:
         if method is None:
             plan = self._waiting.pop(rid, None)
             if plan is not None:
+                plan.answers.append(value(raw, "result") or b"null")
                 yield from self._go_on(plan)
             return
         params = value(raw, "params") or b"{}"
         before = value(params, "_meta", BEFORE) or b"[]"
-        yield from self._go_on(_Plan(rid, params, elements(before)), method)
+        yield from self._go_on(_Plan(rid, method, params, elements(before)))
 
-    def _go_on(self, plan: _Plan, method: bytes = b"") -> Iterator[Said]:
+    def _go_on(self, plan: _Plan) -> Iterator[Said]:
         while plan.left:
             said = plan.left.pop(0)
             yield Said(plan.call, question_text(said))
@@ -116,22 +119,22 @@ class Echo:
             yield Said(
                 plan.call, b'{"jsonrpc":"2.0","method":"notifications/progress","params":' + params + b"}"
             )
-        yield Said(plan.call, self._answer(plan, method), last=True)
+        yield Said(plan.call, self._answer(plan), last=True)
 
-    def _answer(self, plan: _Plan, method: bytes) -> bytes:
+    def _answer(self, plan: _Plan) -> bytes:
         error = value(plan.params, "_meta", ERROR)
         if error is not None:
             return answer_text(plan.call, b"error", error)
-        result = value(plan.params, "_meta", RESULT) or self._usual(method)
+        result = value(plan.params, "_meta", RESULT) or self._usual(plan)
         return answer_text(plan.call, b"result", result)
 
-    def _usual(self, method: bytes) -> bytes:
-        match method:
+    def _usual(self, plan: _Plan) -> bytes:
+        match plan.method:
             case b'"initialize"':
                 return INITIALIZED.replace(b"%s", self.version, 1)
             case b'"tools/list"':
                 return TOOLS
-        return b"{}"
+        return b'{"answers":[' + b",".join(plan.answers) + b"]}"
 
 
 def serve_stdio(echo: Echo) -> None:

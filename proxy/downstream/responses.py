@@ -1,0 +1,115 @@
+"""Writes what comes of one request: plain JSON, or an event stream.
+
+Above: `http`. Below: an `Exchange`, in which the router tells, and aiohttp. A response is plain JSON when
+nothing but the result is to be sent, and becomes an event stream with the first notification, or after some
+silence, so that a long call can be kept alive with comments. Streamable HTTP 2026-07-28, "Sending Messages
+to the Server"; contract section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final
+
+import anyio
+from aiohttp import web
+
+from proxy.clock import Clock
+from proxy.downstream.base import headers_of_fault, message_of, message_of_fault
+from proxy.downstream.exchange import Exchange
+from proxy.protocol import names, sse
+from proxy.protocol.jsonrpc import RequestId
+from proxy.routing.base import ClientRequest
+
+WRITE_TIMEOUT_S: Final = 60.0  # for one piece; who reads nothing for so long is cut, its task is not harmed
+PIECE_BYTES: Final = 256 * 1024
+STREAM_HEADERS: Final = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # nginx would hold events back
+}
+
+JSON_ONLY: Final = frozenset({names.TASKS_GET})
+"""Methods that are answered at once, and never by a stream (contract section 4)."""
+
+Header = tuple[str, str]
+
+
+class Responder:
+    """Of one request. `response` is what was begun, None before that.
+
+    `quiet_s` is after how much silence a stream begins, or gets a comment.
+    """
+
+    def __init__(self, http: web.Request, request: ClientRequest, clock: Clock, *, quiet_s: float) -> None:
+        self._http = http
+        self._id = request.id
+        self._clock = clock
+        self._quiet_s = quiet_s
+        self._may_stream = accepts_stream(http) and request.method not in JSON_ONLY
+        self._stream: web.StreamResponse | None = None
+        self.response: web.StreamResponse | None = None
+
+    async def write(self, exchange: Exchange) -> None:
+        """What is told, as it is told, and the end.
+
+        Raises ConnectionError or TimeoutError if the client is gone or has stopped reading.
+        """
+        while True:
+            changed = exchange.changed.event
+            if told := exchange.take():
+                await self._write_events([sse.encode(message) for message in told])
+            elif exchange.done:
+                await self._write_end(exchange)
+                return
+            elif not await self._clock.wait(changed, self._quiet_s):
+                await self._write_events([sse.comment()])
+
+    async def _write_events(self, events: list[bytes]) -> None:
+        """Nothing where the client takes no stream."""
+        if not self._may_stream:
+            return
+        if self._stream is None:
+            self._stream = await self._begin(HTTPStatus.OK, STREAM_HEADERS.items())
+            events = [sse.comment(), *events]  # some hold the status back until a byte of body (F03)
+        await self._write(self._stream, b"".join(events))
+
+    async def _write_end(self, exchange: Exchange) -> None:
+        message, status, headers = _end_of(self._id, exchange)
+        if self._stream is not None:
+            response, message = self._stream, sse.encode(message)
+        else:
+            headers = [("Content-Type", "application/json"), ("Content-Length", str(len(message))), *headers]
+            response = await self._begin(status, headers)
+        await self._write(response, message)
+        with anyio.fail_after(WRITE_TIMEOUT_S):
+            await response.write_eof()
+
+    async def _begin(self, status: HTTPStatus, headers: Iterable[Header]) -> web.StreamResponse:
+        self.response = web.StreamResponse(status=status)
+        self.response.headers.extend(headers)
+        await self.response.prepare(self._http)
+        return self.response
+
+    @staticmethod
+    async def _write(response: web.StreamResponse, data: bytes) -> None:
+        """In pieces, so that a reader who is slow can be told from one who has stopped."""
+        for start in range(0, len(data), PIECE_BYTES):
+            with anyio.fail_after(WRITE_TIMEOUT_S):
+                await response.write(data[start : start + PIECE_BYTES])
+
+
+def _end_of(rid: RequestId, exchange: Exchange) -> tuple[bytes, HTTPStatus, list[Header]]:
+    if exchange.answer is not None:
+        return *message_of(rid, exchange.answer), []
+    fault = exchange.fault
+    assert fault is not None  # an exchange that is done has one or the other
+    return message_of_fault(rid, fault), fault.http_status, headers_of_fault(fault)
+
+
+def accepts_stream(http: web.Request) -> bool:
+    """A client that names what it accepts, and no event stream among it, gets JSON alone."""
+    accept = http.headers.getall("Accept", ())
+    kinds = {kind.partition(";")[0].strip().lower() for value in accept for kind in value.split(",")}
+    return not accept or bool(kinds & {"text/event-stream", "text/*", "*/*"})

@@ -1,0 +1,197 @@
+"""Keeps the record of one task in step with its call, until both have ended.
+
+Above: `runner`, which runs one follower for each task. Below: the call, which tells what the upstream says,
+and the store. What is to be stored is decided from the record and the call alone, and anew after every
+write; so a cancel or an update that was first, and a write of which nobody knows whether it was made, need
+no care of their own. Contract sections 4 and 9; Tasks extension, "Task Status".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from proxy.clock import Clock
+from proxy.eras.to_modern import error_message
+from proxy.errors import (
+    ErrorCode,
+    ProxyError,
+    StoreError,
+    TaskConflict,
+    TaskNotFound,
+    UpstreamProtocolError,
+)
+from proxy.logs import get_logger, task_hash
+from proxy.protocol.jsonrpc import error_object
+from proxy.routing.live import LiveCall
+from proxy.routing.outcomes import answer_of
+from proxy.routing.progress import shortened
+from proxy.stores.base import TaskStore
+from proxy.tasks import lifecycle
+from proxy.tasks.lifecycle import TaskEvent
+from proxy.tasks.policy import Policy
+from proxy.tasks.task import Task
+from proxy.upstream.base import Failure, Result
+
+STORE_RETRY_FIRST_S: Final = 0.2
+STORE_RETRY_LAST_S: Final = 10.0
+NOTE_GAP_S: Final = 0.1  # between two notes: no poll sees the difference, and a flood costs little (PROG-004)
+WAITING_FOR_PROCESS: Final = "Waiting for an upstream process."
+NO_MESSAGE: Final = "The upstream answered with an error."
+INTERNAL_ERROR: Final = "internal error of the proxy; the outcome of the call is unknown"
+
+log = get_logger()
+
+
+class Follower:
+    """Of the task of `call`. `task` is the newest state of its record that is known here."""
+
+    def __init__(self, call: LiveCall, task: Task, store: TaskStore, policy: Policy, clock: Clock) -> None:
+        self.call = call
+        self._store = store
+        self._policy = policy
+        self._clock = clock
+        self._shown: set[str] = set()
+        self._fault: ProxyError | None = None
+        self._store_delay_s = STORE_RETRY_FIRST_S
+        self._next_note = clock.monotonic() + NOTE_GAP_S
+        self._take_over(task)
+
+    async def run(self) -> None:
+        """Until the record is terminal. Stops the call if somebody else ended the task."""
+        try:
+            await self._follow()
+        except TaskNotFound:
+            log.error("task_vanished", task=task_hash(self.task.id))
+        except Exception:
+            self._fault = ProxyError(INTERNAL_ERROR)
+            await self._follow()
+            raise
+        finally:
+            self.call.stop("the task has ended")
+        log.info(f"task_{self.task.status}", task=task_hash(self.task.id), tool=self.task.name)
+
+    async def _follow(self) -> None:
+        while not self.task.status.is_terminal:
+            changed = self.call.changed.event
+            now_ms = self._clock.wall_ms()
+            if (new := self._next_state(now_ms)) is not self.task:
+                await self._save(self._store.compare_and_set, new)
+            elif (new := self._noted(now_ms)) is self.task:
+                await changed.wait()
+            elif await self._may_note():
+                await self._save(self._store.note, new)
+
+    def _take_over(self, task: Task) -> None:
+        self.task = task
+        self._shown.update(r.key for r in task.inputs)
+        self._shown.update(a.key for a in task.answers)
+
+    # -- what is to be stored -----------------------------------------------------------------------
+
+    def _next_state(self, now_ms: int) -> Task:
+        """The record with what it lacks of what the call has come to; itself where it lacks nothing."""
+        call, task = self.call, self.task
+        if self._fault is not None:
+            return self._failed(TaskEvent.CALL_LOST, self._fault, now_ms)
+        if call.ended:
+            return self._ended(now_ms)
+        if fresh := [q.request for key, q in call.questions.items() if key not in self._shown]:
+            return lifecycle.asked(task, fresh, call.next_key, now_ms)
+        gone = {r.key for r in task.inputs} - call.questions.keys()
+        return lifecycle.withdrawn(task, gone, now_ms)
+
+    def _noted(self, now_ms: int) -> Task:
+        """The record with the news of its progress; itself where there are none."""
+        call = self.call
+        text = WAITING_FOR_PROCESS if call.sent_at is None else call.progress_text()
+        return lifecycle.noted(self.task, text or lifecycle.WORKING_MESSAGE, now_ms)
+
+    def _ended(self, now_ms: int) -> Task:
+        call, polling = self.call, self._policy.polling
+        match call.outcome:
+            case Result(raw):
+                return self._completed(raw, now_ms)
+            case Failure(error):
+                message = shortened(error_message(error) or NO_MESSAGE)
+                return lifecycle.failed(self.task, TaskEvent.ERROR, error, message, polling, now_ms)
+            case None:
+                pass
+        if call.loss is None:
+            return lifecycle.cancelled(self.task, polling, now_ms)
+        event = TaskEvent.LIMIT_PASSED if call.limit_passed else TaskEvent.CALL_LOST
+        return self._failed(event, call.loss, now_ms)
+
+    def _completed(self, result: bytes, now_ms: int) -> Task:
+        """`failed` where the result cannot be served, as the blocking answer would have been an error."""
+        polling, limit = self._policy.polling, self._policy.max_result_bytes
+        try:
+            if len(result) > limit:
+                raise UpstreamProtocolError(
+                    f"the result has {len(result)} bytes, over the limit of {limit} (limits.result)"
+                )
+            answer_of(self.task.method, Result(result), self.call.server_info)
+        except ProxyError as exc:
+            return self._failed(TaskEvent.CALL_LOST, exc, now_ms)
+        return lifecycle.completed(self.task, result, self.call.server_info, polling, now_ms)
+
+    def _failed(self, event: TaskEvent, loss: ProxyError, now_ms: int) -> Task:
+        error, message = (
+            error_object(ErrorCode.INTERNAL_ERROR, loss.message, loss.data),
+            shortened(loss.message),
+        )
+        return lifecycle.failed(self.task, event, error, message, self._policy.polling, now_ms)
+
+    # -- storing it ---------------------------------------------------------------------------------
+
+    async def _may_note(self) -> bool:
+        """Whether no note was made just now; waits if one was, but not if something else is to be stored."""
+        left_s = self._next_note - self._clock.monotonic()
+        if left_s > 0:
+            if not await self._clock.wait(self.call.turned.event, left_s):
+                self._next_note = float("-inf")
+            return False
+        self._next_note = self._clock.monotonic() + NOTE_GAP_S
+        return True
+
+    async def _save(self, write: Callable[[Task, Task], Awaitable[None]], new: Task) -> None:
+        """Offer one new state to the store; afterwards `task` is what is stored, as far as it can be known.
+
+        While the store is broken the task keeps its last stored state (contract section 9). Raises
+        TaskNotFound.
+        """
+        try:
+            await write(self.task, new)
+            self._take_over(new)
+            self._store_delay_s = STORE_RETRY_FIRST_S
+            return
+        except TaskConflict:
+            pass  # a cancel or an update was first
+        except StoreError as exc:
+            log.error("task_not_stored", task=task_hash(self.task.id), reason=exc.message)
+            await self._clock.sleep(self._store_delay_s)
+            self._store_delay_s = min(self._store_delay_s * 2, STORE_RETRY_LAST_S)
+        await self._read_again()
+
+    async def _read_again(self) -> None:
+        try:
+            self._take_over(await self._store.get(self.task.id))
+        except StoreError as exc:
+            log.error("task_not_read", task=task_hash(self.task.id), reason=exc.message)
+
+    async def forget_answers(self, keys: Collection[str]) -> None:
+        """These answers have reached the upstream and need not be kept; at the latest they go at the end."""
+        delay_s = STORE_RETRY_FIRST_S
+        while True:
+            try:
+                task = await self._store.get(self.task.id)
+                if not task.status.is_terminal:
+                    await self._store.note(task, lifecycle.delivered(task, keys))
+                return
+            except TaskConflict:
+                continue
+            except TaskNotFound:
+                return
+            except StoreError:
+                await self._clock.sleep(delay_s)
+                delay_s = min(delay_s * 2, STORE_RETRY_LAST_S)

@@ -1,0 +1,39 @@
+"""What an upstream answered, made fit for a modern client.
+
+Above: `conversion`, whose clients get it, and `following`, which stores only what can be served. Below:
+`eras.to_modern`. An upstream's error is an answer, not a fault of ours. Contract section 3, "Results".
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from proxy.eras.to_modern import error_code, lift_error, lift_result
+from proxy.errors import ErrorCode
+from proxy.protocol import names
+from proxy.protocol.envelope import splice
+from proxy.routing.base import Answer, ErrorAnswer, ResultAnswer
+from proxy.upstream.base import Failure, Outcome, Result
+
+
+def answer_of(method: str, outcome: Outcome, server_info: bytes | None) -> Answer:
+    """Raises UpstreamProtocolError if the result cannot be used."""
+    match outcome:
+        case Result(raw):
+            return ResultAnswer(lift_result(method, raw, server_info))
+        case Failure(error):
+            return error_answer(error)
+
+
+def error_answer(error: bytes) -> ErrorAnswer:
+    """Over HTTP an unknown method is 404, whatever else the upstream refused 200."""
+    lifted = lift_error(error)
+    unknown = error_code(lifted) == ErrorCode.METHOD_NOT_FOUND
+    return ErrorAnswer(lifted, HTTPStatus.NOT_FOUND if unknown else HTTPStatus.OK)
+
+
+def with_server_info(result: bytes, server_info: bytes | None) -> bytes:
+    """A result of our own that names the server in its `_meta`."""
+    if server_info is None:
+        return result
+    return splice(result, {names.META: splice(b"{}", {names.META_SERVER_INFO: server_info})})

@@ -1,0 +1,81 @@
+"""What a listen request asks for, and the notes taken for one that is slow to read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.errors import ClientProtocolError
+from proxy.protocol.envelope import RawObject, dumps
+from proxy.routing import subscription as subscription_module
+from proxy.routing.base import ClientRequest
+from proxy.routing.subscription import MAX_RESOURCES, MAX_TASK_IDS, Filter, Subscription
+
+
+def parsed(notifications: Any) -> Filter:
+    return Filter.parse(RawObject.parse(dumps({"notifications": notifications})))
+
+
+def test_only_true_asks_for_a_list() -> None:
+    asked = parsed({"toolsListChanged": True, "promptsListChanged": False, "resourcesListChanged": "true"})
+    assert asked == Filter(("toolsListChanged",), (), None)
+
+
+def test_no_task_ids_and_none_of_them_are_two_things() -> None:
+    """TX-NOT-002: an empty list needs the extension, too."""
+    assert parsed({}).task_ids is None
+    assert parsed({"taskIds": None}).task_ids is None
+    assert parsed({"taskIds": []}).task_ids == ()
+    assert json.loads(parsed({"taskIds": []}).raw()) == {"taskIds": []}
+
+
+def test_names_that_are_given_twice_count_once() -> None:
+    assert parsed({"taskIds": ["a", "b", "a"], "resourceSubscriptions": ["x", "x"]}) == Filter(
+        (), ("x",), ("a", "b")
+    )
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        b"{}",
+        b'{"notifications":[]}',
+        b'{"notifications":null}',
+        b'{"notifications":{"taskIds":"a"}}',
+        b'{"notifications":{"taskIds":[1]}}',
+        b'{"notifications":{"resourceSubscriptions":{}}}',
+        b'{"notifications":{"taskIds":[],"taskIds":[]}}',
+        dumps({"notifications": {"taskIds": ["a"] * (MAX_TASK_IDS + 1)}}),
+        dumps({"notifications": {"resourceSubscriptions": ["a"] * (MAX_RESOURCES + 1)}}),
+    ],
+)
+def test_a_malformed_filter_is_refused(params: bytes) -> None:
+    """SEC-003: or one without bounds."""
+    with pytest.raises(ClientProtocolError) as refused:
+        Filter.parse(RawObject.parse(params))
+    assert refused.value.code == -32602
+
+
+class Told(list[tuple[str, bytes | None]]):
+    """A sink whose reader never reads."""
+
+    def notify(self, method: str, params: bytes | None) -> None:
+        self.append((method, params))
+
+    async def ready(self) -> None:
+        raise AssertionError("nobody waits here")
+
+
+def test_changes_for_a_reader_that_never_reads_are_handed_to_the_bound_of_its_sink(
+    request_of_anybody: ClientRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F40, SEC-003."""
+    monkeypatch.setattr(subscription_module, "MAX_PENDING", 10)
+    told = Told()
+    subscription = Subscription(request_of_anybody, told, Filter((), ("file:///a",), None))
+    subscription.acknowledge()
+    for n in range(100):
+        subscription.on_change("notifications/resources/updated", dumps({"uri": f"file:///a/{n}"}))
+    assert len(told) > 80
