@@ -63,6 +63,10 @@ class Upstream:
         self._probe_params = dumps({names.META: meta})
         self.credentials = Credentials()
 
+    def era(self) -> Era | None:
+        """What is known of the server's era."""
+        return self._era.known
+
     def transport(self, owner: Owner) -> Transport:
         """A transport that knows the upstream's era, or finds it out before it is started."""
         return ProbingTransport(lambda: self._plain_transport(owner), self._era, self._probe_params)
@@ -159,10 +163,12 @@ async def assemble(
     upstream = Upstream(config, policy, client, clock)
     pool = Pool(upstream.session, _pool_settings(config), clock)
     runner = Runner(pool, store, policy, clock)
-    conversion = Conversion(runner, store, policy, clock, state_key=secret)
+    conversion = Conversion(runner, store, policy, clock, state_key=secret, upstream_era=upstream.era)
     listen = Listen(pool, store, policy, clock)
     polls = PollLimit(config.limits.polls_per_task, clock)
-    router = Router(Bridge(pool, conversion), TaskMethods(store, runner, policy, polls, clock), listen)
+    router = Router(
+        Bridge(pool, conversion, upstream.era), TaskMethods(store, runner, policy, polls, clock), listen
+    )
     operations = Operations(_reporter(store, pool))
     return Parts(config, clock, secret, upstream, pool, runner, conversion, listen, router, operations)
 

@@ -41,7 +41,6 @@ OURS: Final = ("TX-", "DISC-", "MRTR-", "SUB-", "HTTP-0", "VER-00")
 DEFERRED: Final[Mapping[str, str]] = {
     "TX-CAP-008": "issue 4: there are no legacy sessions yet",
     "TX-NEW-002": "both stores answer reads from what was committed; comes with a replicated store",
-    "SUB-007": "issue 3: there is no stdio towards clients yet",
 }
 """What no test holds yet: by whom it comes, and why not now."""
 

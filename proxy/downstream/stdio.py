@@ -8,6 +8,7 @@ they name. Contract section 2, "Client's era, per message"; stdio 2026-07-28.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,7 +27,7 @@ from proxy.owners import Owner
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, check, dumps, elements
 from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestId
-from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
+from proxy.protocol.lines import HEAD_BYTES, Line, LineSplitter, Oversized, Tail
 from proxy.routing.base import ClientRequest
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
@@ -36,6 +37,14 @@ LOCAL_USER: Final = Owner("local-user")
 
 FLUSH_S: Final = 1.0  # a client that does not read its last lines is not waited for
 LAST_ANSWERS_S: Final = 10.0  # for a client that piped its requests in; a server may have to start first
+
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
+_ID: Final = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,100}")'
+_METHOD: Final = rb'"method"\s*:'
+_BEGIN: Final = rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?"
+_ID_FIRST: Final = re.compile(_BEGIN + _ID + rb"\s*,\s*" + _METHOD)
+_METHOD_FIRST: Final = re.compile(_BEGIN + _METHOD)
+_ID_LAST: Final = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*\Z")
 
 log = get_logger()
 
@@ -78,6 +87,7 @@ class StdioEndpoint:
         self._settings = settings
         self._legacy: Passthrough | None = None
         self._in_flight: dict[int | str, _InFlight] = {}
+        self._oversized_head = b""
         self._draining = False
         self._last_answers = anyio.CancelScope()
         self._ends = Pulse()
@@ -85,7 +95,7 @@ class StdioEndpoint:
 
     async def serve(self, chunks: AsyncIterable[bytes]) -> None:
         """Until the client's end; what it still waits for is then cancelled, its tasks are not."""
-        splitter = LineSplitter(self._settings.max_message_bytes)
+        splitter = LineSplitter(self._settings.max_message_bytes, tail_bytes=HEAD_BYTES)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._writer.run)
@@ -146,10 +156,13 @@ class StdioEndpoint:
     def _take(self, lines: Iterable[Line | Oversized | Tail]) -> None:
         for line in lines:
             match line:
-                case Oversized():
+                case Oversized(head):
+                    self._oversized_head = head
+                case Tail(tail):
                     limit = self._settings.max_message_bytes
                     fault = f"Invalid request: the message is over {limit} bytes (limits.message)"
-                    self._reject(None, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
+                    rid = _id_between(self._oversized_head, tail)
+                    self._reject(rid, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
                 case Line(text) if text.strip():
                     for raw in self._messages_in(text):
                         self._take_message(raw)
@@ -270,3 +283,9 @@ class StdioEndpoint:
             params = b'{"requestId":' + request.id.raw + b',"reason":' + dumps("shutting down") + b"}"
             self._writer.send(jsonrpc.notification(names.CANCELLED, params))
         self._writer.send(message_of(request.id, exchange.answer)[0])
+
+
+def _id_between(head: bytes, tail: bytes) -> RequestId | None:
+    """The id of a request of which only the ends are there, if it stands where clients write it."""
+    found = _ID_FIRST.match(head) or (_METHOD_FIRST.match(head) and _ID_LAST.search(tail))
+    return RequestId.parse(found.group(1)) if found else None

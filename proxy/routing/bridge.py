@@ -7,9 +7,10 @@ call upstream and its translated answer. Contract section 3.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from proxy.eras.era import Era
 from proxy.eras.to_modern import ServerInfo, discover_result, error_code
 from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.protocol import names
@@ -45,8 +46,12 @@ _UNKNOWN_METHOD_CODES: Final = frozenset(
 class Bridge:
     """Handlers; see `routing.base.Handler`."""
 
-    def __init__(self, pool: Pool, conversion: Conversion) -> None:
+    def __init__(
+        self, pool: Pool, conversion: Conversion, upstream_era: Callable[[], Era | None] = lambda: Era.LEGACY
+    ) -> None:
+        """`upstream_era`: what is known of it now."""
         self._pool = pool
+        self._upstream_era = upstream_era
         self._conversion = conversion
 
     async def discover(self, request: ClientRequest, sink: Sink) -> Answer:
@@ -59,13 +64,15 @@ class Bridge:
         answer = await self._conversion.serve(request, sink, check_session)
         if request.method in CAPABILITY_OF or not isinstance(answer, ErrorAnswer):
             return answer
-        if error_code(answer.error) in _UNKNOWN_METHOD_CODES:
+        if self._upstream_era() is not Era.MODERN and error_code(answer.error) in _UNKNOWN_METHOD_CODES:
             raise unknown_method(request.method)
         return answer
 
 
 async def check_session(request: ClientRequest, session: LegacySession) -> None:
     """Raise ClientProtocolError where the server does not serve the method, or headers do not match."""
+    if session.info.era is Era.MODERN:
+        return  # it judges its own requests
     if not _serves(session.info, request.method):
         raise unknown_method(request.method)
     if request.method != names.TOOLS_CALL or request.param_headers is None:

@@ -9,11 +9,13 @@ until a retry brings the answers), with a task handle, or with an error. Contrac
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, assert_never
 
 from proxy.clock import Clock
 from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
+from proxy.eras.era import Era
 from proxy.errors import ClientProtocolError, ErrorCode, ProxyError, StoreError, UpstreamUnavailable
 from proxy.logs import get_logger, task_hash
 from proxy.protocol import names
@@ -39,12 +41,20 @@ class Conversion:
     """Serves the methods that may ask, and those that may become tasks."""
 
     def __init__(
-        self, runner: Runner, store: TaskStore, policy: Policy, clock: Clock, state_key: bytes
+        self,
+        runner: Runner,
+        store: TaskStore,
+        policy: Policy,
+        clock: Clock,
+        state_key: bytes,
+        upstream_era: Callable[[], Era | None] = lambda: Era.LEGACY,
     ) -> None:
+        """`upstream_era`: what is known of it now. A modern one's `requestState` passes (MRTR-020)."""
         self._runner = runner
         self._store = store
         self._policy = policy
         self._clock = clock
+        self._upstream_era = upstream_era
         self._parking = Parking(runner, clock, state_key, policy.mrtr_wait_s)
 
     async def serve(self, request: ClientRequest, sink: Sink, check: SessionCheck) -> Answer:
@@ -53,7 +63,9 @@ class Conversion:
         `check` judges the request by what the upstream declared, before anything is sent.
         """
         state = _request_state(request)
-        if state is None:
+        if state is not None and self._upstream_era() is None:
+            await self._runner.meet(request)  # we were restarted: whose state it is shows the server's era
+        if state is None or self._upstream_era() is Era.MODERN:
             rnd = self._first_round(request, check)
         else:
             parked = self._parking.find(state, request)
@@ -93,11 +105,12 @@ class Conversion:
         finally:
             if not rnd.done:  # cancelled with the proxy
                 rnd.fail(UpstreamUnavailable("the proxy was stopped; the outcome is unknown"))
-        self._parking.forget_what_is_too_much()
+        if rnd.answers is not None:
+            self._parking.forget_what_is_too_much()
 
     async def _answer(self, rnd: Round) -> Answer:
         arrival, call = self._clock.monotonic(), rnd.call
-        if call.started:
+        if rnd.answers is not None:
             self._runner.resume(call, rnd.request, rnd.answers)
         else:
             handle = await self._begin(rnd)
@@ -168,6 +181,7 @@ class Conversion:
         )
         open_questions = [q.request for q in call.questions.values()]
         task = lifecycle.asked(task, open_questions, call.next_key, now_ms)
+        call.converting = True
         try:
             await self._store.create(task)
         except StoreError as exc:
@@ -206,10 +220,11 @@ def _next_step(rnd: Round, due: bool) -> _Step:
     call = rnd.call
     if call.ended:
         return _Step.ANSWER
+    may_convert = rnd.may_convert and not (call.info is not None and call.info.has_tasks)
     if call.questions:
-        into_task = rnd.may_convert and call.policy.input is InputMode.TASK
+        into_task = may_convert and call.policy.input is InputMode.TASK
         return _Step.CONVERT if into_task else _Step.ASK
-    return _Step.CONVERT if due and rnd.may_convert else _Step.WAIT
+    return _Step.CONVERT if due and may_convert else _Step.WAIT
 
 
 def _final_answer(call: LiveCall) -> Answer:
@@ -217,7 +232,7 @@ def _final_answer(call: LiveCall) -> Answer:
     if call.missing is not None:
         raise missing_capability(call.missing.required, "the server asked the client for input")
     if call.outcome is not None:
-        return answer_of(call.request.method, call.outcome, call.server_info)
+        return answer_of(call.request.method, call.outcome, call.info)
     raise call.loss or UpstreamUnavailable(f"the call was cancelled: {call.stopped}")
 
 

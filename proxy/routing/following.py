@@ -85,7 +85,6 @@ class Follower:
     def _take_over(self, task: Task) -> None:
         self.task = task
         self._shown.update(r.key for r in task.inputs)
-        self._shown.update(a.key for a in task.answers)
 
     # -- what is to be stored -----------------------------------------------------------------------
 
@@ -130,7 +129,7 @@ class Follower:
                 raise UpstreamProtocolError(
                     f"the result has {len(result)} bytes, over the limit of {limit} (limits.result)"
                 )
-            answer_of(self.task.method, Result(result), self.call.server_info)
+            answer_of(self.task.method, Result(result), self.call.info)
         except ProxyError as exc:
             return self._failed(TaskEvent.CALL_LOST, exc, now_ms)
         return lifecycle.completed(self.task, result, self.call.server_info, polling, now_ms)

@@ -17,12 +17,14 @@ from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Clock
 from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
+from proxy.eras.era import Era
 from proxy.eras.to_modern import lift_error, lift_result, with_subscription_id
 from proxy.errors import TaskNotFound, UpstreamError, only_fault
 from proxy.logs import get_logger
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps, splice
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
+from proxy.routing.listen_upstream import listening_upstream
 from proxy.routing.subscription import Filter, Subscription
 from proxy.stores.base import TaskStore, Watch
 from proxy.tasks import views
@@ -159,7 +161,7 @@ class Listen:
                 try:
                     async with (
                         self._pool.lease(request.owner, request.capabilities, for_call=False) as session,
-                        _subscribed(session, subscription.filter.granted(session.info)) as granted,
+                        _fed(session, subscription) as granted,
                     ):
                         if first:
                             subscription.grant(granted)
@@ -193,6 +195,17 @@ class Listen:
             tasks.start_soon(flush)
             await session.wait_ended()
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _fed(session: LegacySession, subscription: Subscription) -> AsyncIterator[Filter]:
+    """Have the session tell what was asked for; yields what the server grants of it."""
+    if session.info.era is Era.MODERN:
+        async with listening_upstream(session, subscription) as granted:
+            yield granted
+    else:
+        async with _subscribed(session, subscription.filter.granted(session.info)) as granted:
+            yield granted
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import anyio
 
 from proxy.clock import Pulse
 from proxy.eras.capabilities import ClientCapabilities, Missing
-from proxy.eras.to_modern import lift_question
+from proxy.eras.to_modern import ServerInfo, lift_question
 from proxy.errors import ProxyError
 from proxy.protocol import names
 from proxy.routing.base import ClientRequest
@@ -68,8 +68,8 @@ class LiveCall:
     session: LegacySession | None = None
     starting: bool = False
     sent_at: float | None = None
-    started: bool = False
     is_task: bool = False
+    converting: bool = False
     next_key: int = 1
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     changed: Pulse = field(default_factory=Pulse)
@@ -90,9 +90,19 @@ class LiveCall:
         return self.outcome is not None or self.loss is not None or self.stopped is not None
 
     @property
+    def becomes_task(self) -> bool:
+        """Whether it is a task, or its record is being stored."""
+        return self.is_task or self.converting
+
+    @property
     def server_info(self) -> bytes | None:
         """The raw `serverInfo` of the server that was called."""
-        return None if self.session is None else self.session.info.server_info
+        return None if self.info is None else self.info.server_info
+
+    @property
+    def info(self) -> ServerInfo | None:
+        """What the server that was called said of itself."""
+        return None if self.session is None else self.session.info
 
     def goes_on_with(self, request: ClientRequest) -> None:
         """From now on this request of the client is answered: what it declared counts."""

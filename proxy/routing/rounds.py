@@ -23,23 +23,19 @@ from proxy.routing.live import LiveCall
 
 @dataclass(eq=False)
 class Round:
-    """`answers`: what a retry brings, by key. `may_convert`: whether a task may be the answer."""
+    """`answers`: what a retry brings, by key; None in a call's first round. `may_convert`: whether a task
+    may be the answer."""
 
     request: ClientRequest
     call: LiveCall
     may_convert: bool
-    answers: Mapping[str, bytes] = field(default_factory=dict)
+    answers: Mapping[str, bytes] | None = None
     running: bool = False
     _done: anyio.Event = field(default_factory=anyio.Event)
     _answer: Answer | None = None
     _fault: ProxyError | None = None
     _watchers: int = 0
     _delivered: bool = False
-
-    @property
-    def abandoned(self) -> bool:
-        """Nobody waits for the answer any more."""
-        return self._watchers == 0
 
     @property
     def done(self) -> bool:
@@ -71,7 +67,14 @@ class Round:
 
         If the last one who waits is cancelled before anybody got the answer, the call ends.
         """
-        forward = _Forwarder(request, sink)
+        if not self.done:
+            await self._wait(_Forwarder(request, sink))
+        if self._fault is not None:
+            raise self._fault
+        assert self._answer is not None  # a round that is done has one or the other
+        return self._answer
+
+    async def _wait(self, forward: _Forwarder) -> None:
         self._watchers += 1
         self.call.listen(forward)
         try:
@@ -80,12 +83,8 @@ class Round:
         finally:
             self.call.unlisten(forward)
             self._watchers -= 1
-            if self.abandoned and not self._delivered:
+            if self._watchers == 0 and not self._delivered:
                 self.call.stop("the client hung up")
-        if self._fault is not None:
-            raise self._fault
-        assert self._answer is not None  # a round that is done has one or the other
-        return self._answer
 
 
 class _Forwarder:

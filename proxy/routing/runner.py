@@ -28,7 +28,7 @@ from proxy.errors import (
 )
 from proxy.logs import get_logger
 from proxy.protocol import names
-from proxy.routing import url_elicitations
+from proxy.routing import modern_input, url_elicitations
 from proxy.routing.base import ClientRequest
 from proxy.routing.following import INTERNAL_ERROR, Follower
 from proxy.routing.live import LiveCall
@@ -39,7 +39,9 @@ from proxy.upstream.base import Question
 from proxy.upstream.pool import Pool
 from proxy.upstream.session import LegacySession
 
-URL_ROUNDS: Final = 10  # how often one call may ask for URL elicitations before it counts as stuck
+MAX_ROUNDS: Final = 50  # how often one call may ask for input in this way before it counts as stuck
+STATE_RETRY_FIRST_S: Final = 0.5
+STATE_RETRY_LAST_S: Final = 30.0
 ANSWER_RETRY_S: Final = 0.5
 LOOK_AGAIN_S: Final = 1.0
 
@@ -92,8 +94,7 @@ class Runner:
     # -- calls --------------------------------------------------------------------------------------
 
     def start(self, call: LiveCall) -> None:
-        """Send the call upstream; what becomes of it is told to `call`."""
-        call.started = True
+        """Send the call upstream, unless it has ended already; what becomes of it is told to `call`."""
         if call.ended:
             return
         self._calls.add(call)
@@ -111,6 +112,11 @@ class Runner:
         if call.session is not None:
             await self._keep_log_level(call, call.session)
         await self._send_answers(questions, answers)
+
+    async def meet(self, request: ClientRequest) -> None:
+        """Start a session for this client if there is none. Raises UpstreamError."""
+        async with self._pool.lease(request.owner, request.capabilities, for_call=False):
+            pass
 
     async def check_early(self, call: LiveCall) -> None:
         """Judge a call that becomes a task at once while it is none yet, if a session is at hand."""
@@ -146,17 +152,21 @@ class Runner:
             await session.ensure_log_level(min(levels, key=names.LOG_LEVELS.index))
 
     async def _call_upstream(self, call: LiveCall, session: LegacySession) -> None:
-        """The call, and its further steps where the upstream first wants URLs visited (-32042)."""
-        request = call.request
-        for _ in range(URL_ROUNDS):
-            outcome = await session.call(
-                request.method, request.params.raw, call, want_progress=call.want_progress
-            )
+        """The call, and its further steps: where a legacy upstream first wants URLs visited (-32042), or a
+        modern one answers a task with questions."""
+        request, params = call.request, call.request.params.raw
+        for attempt in range(MAX_ROUNDS):
+            outcome = await session.call(request.method, params, call, want_progress=call.want_progress)
+            asked = modern_input.asked_for(call, outcome)
             urls = url_elicitations.asked_for(call, outcome)
-            if not urls or not await url_elicitations.visited(call, urls):
+            if asked is not None:
+                params = await modern_input.next_params(call, asked)
+                if not asked.questions:  # the server only wants to be asked again (MRTR-019)
+                    await self._clock.sleep(min(STATE_RETRY_LAST_S, STATE_RETRY_FIRST_S * 2**attempt))
+            elif not urls or not await url_elicitations.visited(call, urls):
                 call.settle(outcome)
                 return
-        call.lose(UpstreamError(f"the upstream asked {URL_ROUNDS} times in a row for URLs to be visited"))
+        call.lose(UpstreamError(f"the upstream asked for input {MAX_ROUNDS} times in a row"))
 
     async def _send_answers(self, questions: Mapping[str, Question], answers: Mapping[str, bytes]) -> None:
         for key, question in questions.items():

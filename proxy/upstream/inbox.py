@@ -23,7 +23,7 @@ from proxy.protocol.jsonrpc import (
     ResultResponse,
 )
 from proxy.upstream.base import Failure, Outcome, Result
-from proxy.upstream.pending import PendingTable
+from proxy.upstream.pending import PendingCall, PendingTable
 from proxy.upstream.questions import Questions
 
 NOISE_LOGGED: Final = 5  # so many one by one, then at every power of ten
@@ -129,12 +129,21 @@ class Inbox:
             self._progressed(params)
         elif method == names.CANCELLED:
             self._withdrawn(params, call_id)
+        elif (stream := self._subscription_of(params)) is not None:
+            stream.listener.on_notification(method, params)
         elif method in _CHANGES:
             self._on_change(method, params)
         elif method != names.ELICITATION_COMPLETE:  # ours alone to know (ELIC-004)
             call = self._table.alone() if call_id is None else self._table.get(call_id)
             if call is not None:
                 call.listener.on_notification(method, params)
+
+    def _subscription_of(self, params: bytes | None) -> PendingCall | None:
+        """Our listen request with a modern server that the notification names (STDIO-012)."""
+        if params is None or names.META_SUBSCRIPTION_ID.encode() not in params:
+            return None
+        raw = _member(_member(params, names.META), names.META_SUBSCRIPTION_ID)
+        return self._table.answered_by(RequestId.parse(raw)) if raw is not None else None
 
     def _progressed(self, params: bytes | None) -> None:
         token, progress = _member(params, names.META_PROGRESS_TOKEN), _member(params, "progress")

@@ -138,6 +138,7 @@ class Rig:
     """What runs, and clients for it: `post` to have an answer, `send` to see it come, `connect` for bytes."""
 
     endpoint: HttpEndpoint
+    operations: Operations
     router: ScriptedRouter
     clock: ManualClock
     port: int
@@ -230,7 +231,8 @@ async def http_rig(*, calls: int = 100, listens: int = 100) -> AsyncIterator[Rig
 
     app = web.Application(client_max_size=0)
     endpoint.add_to(app)
-    Operations(reported).add_to(app)
+    operations = Operations(reported)
+    operations.add_to(app)
     runner = HttpRunner(app, max_header_bytes=MAX_HEADER)
     await runner.setup()
     try:
@@ -238,7 +240,7 @@ async def http_rig(*, calls: int = 100, listens: int = 100) -> AsyncIterator[Rig
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             async with aiohttp.ClientSession() as session, anyio.create_task_group() as tasks:
                 port = int(runner.addresses[0][1])
-                yield Rig(endpoint, router, clock, port, session, credentials, report, tasks)
+                yield Rig(endpoint, operations, router, clock, port, session, credentials, report, tasks)
                 tasks.cancel_scope.cancel()
     finally:
         await runner.cleanup()

@@ -33,6 +33,17 @@ async def test_readiness_names_what_is_broken() -> None:
         assert rig.router.seen == []
 
 
+async def test_what_shuts_down_is_not_ready_but_lives() -> None:
+    """F41: a load balancer sends nothing new."""
+    async with http_rig() as rig:
+        rig.operations.drain()
+        async with rig.session.get(rig.url.replace("/mcp", "/readyz")) as response:
+            report = await response.json()
+            assert (response.status, report["ready"], report["proxy"]) == (503, False, "shutting down")
+        async with rig.session.get(rig.url.replace("/mcp", "/healthz")) as response:
+            assert response.status == 200
+
+
 async def test_readiness_does_not_hang_with_what_it_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """I6."""
     monkeypatch.setattr(operations, "REPORT_TIMEOUT_S", 0.05)

@@ -255,7 +255,7 @@ os.system("echo from a child")
 def test_whatever_else_is_printed_goes_to_stderr() -> None:
     """STDIO-002."""
     ran = subprocess.run([sys.executable, "-c", PRINTS], capture_output=True, timeout=30)
-    assert ran.stdout == b"message\n"
+    assert ran.stdout == b"message\n", ran.stderr
     assert sorted(ran.stderr.split()) == sorted(b"after raw from a child".split())
 
 

@@ -431,6 +431,33 @@ async def test_messages_are_the_same_wherever_the_chunks_are_cut(cuts: list[int]
         assert all("id" not in m for m in it.said)
 
 
+BIG: Final = b'"params":{"text":"' + b"x" * MAX_BYTES + b'","id":5}'
+
+
+@pytest.mark.parametrize(
+    "line, rid",
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"m",' + BIG + b"}", 7),
+        (b' { "id" : "a-7" , "method":"m",' + BIG + b',"jsonrpc":"2.0"}', "a-7"),
+        (b'{"method":"m",' + BIG + b',"jsonrpc":"2.0","id":-7}\r', -7),
+        (b'{"jsonrpc": "2.0", "method": "m", ' + BIG + b', "id": "7", "jsonrpc": "2.0"}', "7"),
+        (b'{"jsonrpc":"2.0","id":7,"result":{' + BIG + b"}}", None),
+        (b'{"jsonrpc":"2.0","method":"m",' + BIG + b"}", None),
+        (b'{"jsonrpc":"2.0","method":"m","id":1.5,' + BIG + b"}", None),
+    ],
+)
+async def test_a_request_that_is_too_long_is_refused_under_its_id(line: bytes, rid: int | str | None) -> None:
+    """BASE-001, F33: where the id can be read; the answer to a question of the server has another's."""
+    async with client() as it:
+        await it.write(line[:-10])
+        await it.write(line[-10:] + b"\n")
+        (await it.ask("next")).finish()
+        await until(lambda: it.answers_to("next"))
+        assert it.said[0].get("id") == rid
+        assert it.said[0]["error"]["code"] == INVALID
+        assert "limits.message" in it.said[0]["error"]["message"]
+
+
 # ---------------------------------------------------------------------------------------- both eras
 
 

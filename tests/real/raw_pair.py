@@ -92,8 +92,9 @@ class Exchange:
     @property
     def seen(self) -> bytes:
         """The request as the server got it: once."""
-        [message] = [m for m in self.upstream if value(m, "params", "_meta", "test/n") is not None]
-        return message
+        found = [m for m in self.upstream if value(m, "params", "_meta", "test/n") is not None]
+        assert len(found) == 1, f"seen {len(found)} times; the answer: {self.answer[:500]!r}"
+        return found[0]
 
     @property
     def answered(self) -> list[bytes]:
@@ -190,11 +191,11 @@ class Pair:
             assert seen.endswith(flat(tail))
             assert seen.removeprefix(flat(head)).removesuffix(flat(tail)).removeprefix(b'"id" : ').isdigit()
             return
-        sent, seen = value(exchange.sent, "params"), value(exchange.seen, "params")
+        sent, got = value(exchange.sent, "params"), value(exchange.seen, "params")
         assert sent is not None
-        assert seen is not None
-        assert flat_members(seen, {"_meta"}) == flat_members(sent, {"_meta"})
-        assert flat_members(value(seen, "_meta"), OURS) == flat_members(value(sent, "_meta"), OURS)
+        assert got is not None
+        assert flat_members(got, {"_meta"}) == flat_members(sent, {"_meta"})
+        assert flat_members(value(got, "_meta"), OURS) == flat_members(value(sent, "_meta"), OURS)
 
     def assert_result(self, exchange: Exchange, said: bytes, *owned: str) -> None:
         """The result is the text that the server said, but for the members that the proxy owns."""

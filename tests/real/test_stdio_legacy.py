@@ -159,7 +159,8 @@ async def test_when_the_server_crashes_the_call_fails_at_once_and_the_next_finds
 
 
 async def test_both_eras_are_served_on_one_process(tmp_path: Path) -> None:
-    """VER-004, TX-CAN-005: a modern task goes on beside a legacy call, and after its request is cancelled."""
+    """VER-004, TX-CAN-005, STDIO-005: a modern task goes on beside a legacy call, and after its request is
+    cancelled; a modern client is never sent a request."""
     legacy = Legacy("stdio", tmp_path)
     async with StdioProcess(proxied(legacy.command("stdio"), "--threshold", "200ms"), tmp_path) as it:
         await it.initialize()
@@ -175,8 +176,12 @@ async def test_both_eras_are_served_on_one_process(tmp_path: Path) -> None:
             lambda answer: answer["result"]["status"] == "completed",
             "the task goes on to its end",
         )
+        asking = {"name": "confirm_delete", "arguments": {"filename": "f"}}
+        asked = await it.ask_modern(names.TOOLS_CALL, asking, tasks=False, elicitation={})
+        assert asked["result"]["resultType"] == "input_required"
         assert "resultType" not in (await it.ask("tools/list"))["result"]
         assert (await it.ask_modern("tools/list"))["result"]["resultType"] == "complete"
+        assert not [line for line in it.lines if {"id", "method"} <= json.loads(line).keys()]
 
 
 async def test_a_server_that_starts_slowly_holds_up_no_modern_request(tmp_path: Path) -> None:

@@ -120,26 +120,6 @@ async def test_servers_of_2024_complete_without_saying_so() -> None:
         assert await rig.client().start("completion/complete").result()
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "initialize",
-        "ping",
-        "logging/setLevel",
-        "resources/subscribe",
-        "resources/unsubscribe",
-        "tasks/result",
-        "tasks/list",
-    ],
-)
-async def test_methods_of_older_revisions_are_unknown(method: str) -> None:
-    """HTTP-018, TX-CAP-013, VER-005."""
-    async with bench() as rig:
-        status, error = await rig.client().start(method).error()
-        assert (status, error["code"]) == (404, -32601)
-        assert not rig.server.wires
-
-
 @pytest.mark.parametrize("code", [-32601, -32602, -32600])
 async def test_a_method_that_the_server_does_not_know_either_is_unknown(code: int) -> None:
     """HTTP-018: whatever code it refuses it with."""

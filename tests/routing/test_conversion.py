@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint
 from proxy.routing.live import START_GRACE_S
 from proxy.tasks.policy import Policy
 from proxy.upstream.pool import PoolSettings
-from tests.routing.bench import ASKABLE, TASKS, THRESHOLD_S, Exchanged, bench
+from tests.routing.bench import ASKABLE, TASKS, THRESHOLD_S, bench
 from tests.routing.fake_server import SERVER_INFO, TEXT, FakeServer
 
 pytestmark = pytest.mark.anyio
@@ -526,17 +526,6 @@ async def test_logs_are_told_where_the_request_asks_from_its_level_on(
         assert [params["level"] for _, params in sent.told] == heard
 
 
-async def test_the_upstream_logs_from_the_lowest_level_that_a_call_in_flight_asks_for() -> None:
-    """LOG-004."""
-    async with bench() as rig:
-        calls = []
-        for level in ("warning", "debug", "error"):
-            rig.client(meta={"io.modelcontextprotocol/logLevel": level}).call("slow")
-            calls.append(await rig.server.next_call())
-        told = [params["level"] for params in rig.server.heard("logging/setLevel")]
-        assert told == ["warning", "debug"]
-
-
 async def test_two_calls_on_one_pipe_get_no_logs_that_may_be_the_others() -> None:
     """LOG-002: on stdio a log line says not whose it is."""
     async with bench(FakeServer(tells_calls=False)) as rig:
@@ -551,34 +540,6 @@ async def test_two_calls_on_one_pipe_get_no_logs_that_may_be_the_others() -> Non
         await first.result()
         assert [params["data"] for _, params in first.told] == ["mine"]
         assert second.told == []
-
-
-# ------------------------------------------------------------------------------ shutdown
-
-
-async def test_at_the_end_of_the_drain_who_still_waits_is_told() -> None:
-    async with bench() as rig:
-        task, _ = await rig.task(rig.client())
-        sent = rig.client(capabilities={}).call("slow")
-        call = await rig.server.next_call()
-        rig.runner.give_up_waiting()
-        _, error = await sent.error()
-        assert "outcome is unknown" in error["message"]
-        await call.cancelled.wait()
-        assert (await rig.stored(task)).status == "working"
-
-
-async def test_who_waits_when_the_runner_is_ended_is_told() -> None:
-    async with bench() as rig:
-        async with anyio.create_task_group() as tasks:
-            rig.start_over()
-            await tasks.start(rig.pool.run)
-            await tasks.start(rig.runner.run)
-            sent: Exchanged = rig.client(capabilities={}).call("slow")
-            await rig.server.next_call()
-            tasks.cancel_scope.cancel()
-        _, error = await sent.error()
-        assert "stopped" in error["message"]
 
 
 def test_which_methods_may_become_tasks_is_a_table() -> None:

@@ -13,7 +13,6 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from proxy.errors import UpstreamUnavailable
 from tests.routing.bench import ADA, ASKABLE, BOB, TASKS, Bench, Client, bench
 from tests.routing.fake_server import Asked, Call, Refused
 
@@ -302,20 +301,6 @@ async def test_a_key_is_never_used_twice() -> None:
             keys.append(key)
             await client.update(task, {key: NO})
         assert len(set(keys)) == 4
-
-
-async def test_an_answer_that_meets_a_broken_connection_is_sent_once_more() -> None:
-    """TX-UPD-009: under the same id."""
-    async with bench() as rig:
-        client = rig.client()
-        task, _, [question], [key] = await waiting_task(rig, client)
-        rig.server.send_fault = UpstreamUnavailable("no connection")
-        assert await client.update(task, {key: YES}) == ACK
-        await rig.settle()
-        rig.server.send_fault = None
-        await rig.pass_time(1)
-        assert await question.answer() == YES
-        assert len(question.answers) == 1
 
 
 async def test_answers_are_kept_until_the_upstream_has_them_and_no_longer() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from proxy.routing.runner import URL_ROUNDS
+from proxy.routing.runner import MAX_ROUNDS
 from tests.routing.bench import ASKABLE, TASKS, THRESHOLD_S, Bench, Client, bench
 from tests.routing.fake_server import TEXT, Call
 
@@ -121,14 +121,14 @@ async def test_a_server_that_asks_for_urls_for_ever_is_given_up() -> None:
     async with bench() as rig:
         client = rig.client(capabilities=CAN_VISIT)
         asked = await asked_by(rig, client, "https://a")
-        for _ in range(URL_ROUNDS - 1):
+        for _ in range(MAX_ROUNDS - 1):
             again = client.retry(asked, "slow", dict.fromkeys(asked["inputRequests"], ACCEPT))
             want_urls(await rig.server.next_call(), "https://a")
             await rig.pass_time(GATHER_S)
             asked = await again.result()
         _, error = await client.retry(asked, "slow", dict.fromkeys(asked["inputRequests"], ACCEPT)).error()
         assert error["code"] == -32603
-        assert rig.server.calls_seen == URL_ROUNDS
+        assert rig.server.calls_seen == MAX_ROUNDS
 
 
 async def test_an_error_that_lists_no_urls_is_an_error() -> None:

@@ -25,5 +25,7 @@ class Record:
         with self._file.open("rb") as file:
             file.seek(self._read)
             for line in file:
+                if not line.endswith(b"\n"):
+                    return  # it is being written
                 self._read += len(line)
                 yield base64.b64decode(line)

@@ -1,0 +1,129 @@
+"""One call on its way: the first end stays, keys are spent once, and a flood wakes nobody twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from proxy.eras.capabilities import ClientCapabilities
+from proxy.errors import ProxyError
+from proxy.protocol.jsonrpc import RequestId
+from proxy.routing.base import ClientRequest
+from proxy.routing.live import START_GRACE_S, LiveCall
+from proxy.tasks.policy import ToolPolicy
+from proxy.upstream.base import Result
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(eq=False)
+class Asked:
+    """A question of the server; `refused` has the errors that answered it."""
+
+    method: str = "elicitation/create"
+    params: bytes | None = b'{"message":"a"}'
+    id: RequestId = field(default_factory=lambda: RequestId(b"0", 0))
+    refused: list[bytes] = field(default_factory=list)
+
+    async def answer(self, result: bytes) -> None:
+        raise AssertionError("nobody answers here")
+
+    def refuse(self, error: bytes) -> None:
+        self.refused.append(error)
+
+
+async def unchecked(*_: Any) -> None:
+    """Nothing is judged."""
+
+
+@pytest.fixture
+async def call(request_of_anybody: ClientRequest) -> LiveCall:
+    made = LiveCall(request_of_anybody, "slow", ToolPolicy(), want_progress=True, check=unchecked)
+    made.capabilities = ClientCapabilities('{"elicitation":{}}', tasks=True)
+    return made
+
+
+async def test_the_first_end_stays(call: LiveCall) -> None:
+    """I4."""
+    call.settle(Result(b"{}"))
+    call.lose(ProxyError("late"))
+    call.stop("later")
+    call.pass_limit(ProxyError("latest"))
+    assert (call.outcome, call.loss, call.stopped, call.limit_passed) == (Result(b"{}"), None, None, False)
+
+
+async def test_whatever_ends_a_call_closes_its_questions_and_wakes_who_waits(call: LiveCall) -> None:
+    call.on_question(Asked())
+    changed, turned = call.changed.event, call.turned.event
+    call.stop("enough")
+    assert call.questions == {}
+    assert changed.is_set()
+    assert turned.is_set()
+
+
+async def test_a_question_is_taken_once_and_its_key_never_used_again(call: LiveCall) -> None:
+    """TX-UPD-006, MRTR-003."""
+    first, second = Asked(), Asked()
+    call.on_question(first)
+    assert call.take(["input-1", "input-2"]) == {"input-1": first}
+    assert call.take(["input-1"]) == {}
+    call.on_question(second)
+    assert list(call.questions) == ["input-2"]
+    call.on_withdrawn(second)
+    assert call.questions == {}
+
+
+async def test_a_question_that_comes_after_the_end_is_let_be(call: LiveCall) -> None:
+    """The session has it still, and settles it."""
+    call.stop("enough")
+    late = Asked()
+    call.on_question(late)
+    assert (call.questions, late.refused) == ({}, [])
+
+
+async def test_what_the_latest_request_declares_counts(
+    call: LiveCall, request_of_anybody: ClientRequest
+) -> None:
+    """MRTR-011."""
+    call.goes_on_with(request_of_anybody)
+    call.on_question(Asked())
+    assert call.missing is not None
+    assert call.ended
+
+
+async def test_in_a_task_a_question_that_cannot_be_answered_is_refused(call: LiveCall) -> None:
+    """TX-UPD-010."""
+    call.is_task = True
+    asked = Asked(method="roots/list", params=None)
+    call.on_question(asked)
+    assert len(asked.refused) == 1
+    assert not call.ended
+
+
+async def test_a_flood_of_progress_wakes_a_follower_once_until_it_has_read(call: LiveCall) -> None:
+    """PROG-004."""
+    call.is_task = True
+    first = call.changed.event
+    call.on_notification("notifications/progress", b'{"progress":1}')
+    assert first.is_set()
+    second = call.changed.event
+    for _ in range(1_000):
+        call.on_notification("notifications/progress", b'{"progress":2}')
+    assert not second.is_set()
+    assert call.progress_text() == "2"
+    call.on_notification("notifications/progress", b"{}")
+    assert second.is_set()
+    assert call.progress_text() == "2"
+
+
+async def test_the_start_of_a_process_moves_the_clock_up_to_its_grace(call: LiveCall) -> None:
+    assert call.on_the_clock_since(100.0) == 100.0
+    call.wait_for_start()
+    assert call.on_the_clock_since(100.0) == 100.0 + START_GRACE_S
+    call.sent_at = 103.0
+    assert call.on_the_clock_since(100.0) == 103.0
+    call.sent_at = 100.0 + 2 * START_GRACE_S
+    assert call.on_the_clock_since(100.0) == 100.0 + START_GRACE_S
+    assert call.on_the_clock_since(500.0) == 500.0  # a later round
