@@ -283,3 +283,18 @@ async def test_a_task_at_once_is_judged_before_it_is_one_where_a_session_is_at_h
         status, error = await rig.client().start("tools/call", call, headers={}).error()
         assert (status, error["code"]) == (400, -32020)
         assert not rig.store.writes
+
+
+async def test_who_hangs_up_while_it_is_judged_leaves_no_task() -> None:
+    """HTTP-014."""
+    async with bench() as rig:
+        rig.server.answers.pop("tools/list")
+        await rig.client().start("server/discover").result()
+        sent = rig.client().start("tools/call", {"name": "at_once"}, headers={})
+        listing = await rig.server.next_call()
+        sent.hang_up()
+        await rig.settle()
+        listing.answer({"tools": []})
+        await rig.settle()
+        assert rig.server.calls_seen == 0
+        assert not rig.store.writes

@@ -176,6 +176,16 @@ async def test_progress_becomes_the_status_message() -> None:
         assert (await client.get(task))["statusMessage"] == "4/10 rows copied"
 
 
+async def test_a_task_whose_process_is_at_hand_never_says_that_it_waits() -> None:
+    async with bench() as rig:
+        client = rig.client()
+        await client.start("server/discover").result()
+        task = (await client.call("at_once").result())["taskId"]
+        await rig.pass_time(1)
+        assert (await client.get(task))["statusMessage"] == "The call is running."
+        assert (await rig.stored(task)).revision == 0
+
+
 async def test_a_flood_of_progress_costs_little() -> None:
     """PROG-004: ten thousand in a second, and one is not lost: the last."""
     async with bench() as rig:
@@ -308,6 +318,23 @@ async def test_a_question_that_was_withdrawn_before_it_could_be_stored_is_never_
         await rig.pass_time(10)
         assert (await client.get(task))["status"] == "working"
         assert (await rig.stored(task)).next_key == 1
+
+
+async def test_an_answer_that_arrives_after_the_end_changes_nothing_any_more() -> None:
+    """I4: that it need not be kept is no change of a terminal record."""
+    async with bench() as rig:
+        client = rig.client()
+        task, call = await rig.task(client)
+        call.elicit()
+        await rig.settle()
+        rig.server.reads = anyio.Event()
+        await client.update(task, dict.fromkeys((await client.get(task))["inputRequests"], YES))
+        call.answer()
+        await rig.settle()
+        stored = await rig.stored(task)
+        rig.server.reads.set()
+        await rig.pass_time(10)
+        assert await rig.stored(task) == stored
 
 
 async def test_an_unreadable_store_only_delays() -> None:

@@ -294,6 +294,25 @@ async def test_each_state_of_a_task_is_told_whole_and_in_order() -> None:
         assert told[-1] == without_result_type(polls[-1])
 
 
+async def test_what_happened_before_the_acknowledgement_is_not_told_after_it() -> None:
+    """TX-NOT-001: in order; the newest state is what a client knows from its own poll."""
+    async with bench() as rig:
+        client = rig.client()
+        task, call = await rig.task(client)
+        rig.store.read_gate = anyio.Event()
+        listening = client.listen(taskIds=[task])
+        await rig.settle()
+        for n in range(1, 4):
+            call.progress(n)
+            await rig.pass_time(0.2)
+        rig.store.read_gate.set()
+        await rig.settle()
+        assert methods(listening) == [ACK]
+        call.progress(4)
+        await rig.pass_time(0.2)
+        assert [t["statusMessage"] for t in tasks_told(listening)] == ["4"]
+
+
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
 async def test_other_ends_are_told_too(end: str) -> None:
     """TX-NOT-004."""

@@ -164,3 +164,10 @@ async def test_when_nothing_is_in_flight_the_runner_is_idle() -> None:
         assert repr(rig.runner) == "<Runner 1 calls, 1 tasks>"
         call.answer()
         await rig.runner.wait_idle()
+        sent = rig.client(capabilities={}).call("slow")
+        call = await rig.server.next_call()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.runner.wait_idle)
+            await rig.settle()
+            call.answer()
+        assert (await sent.result())["resultType"] == "complete"

@@ -68,6 +68,28 @@ class Told(list[tuple[str, bytes | None]]):
         raise AssertionError("nobody waits here")
 
 
+TOOLS, PROMPTS = "notifications/tools/list_changed", "notifications/prompts/list_changed"
+
+
+def test_what_comes_before_the_acknowledgement_waits_for_it_and_is_told_if_it_is_granted(
+    request_of_anybody: ClientRequest,
+) -> None:
+    """SUB-002, SUB-003."""
+    told = Told()
+    asked = Filter(("toolsListChanged", "promptsListChanged"), (), None)
+    subscription = Subscription(request_of_anybody, told, asked)
+    subscription.on_change(TOOLS, None)
+    subscription.on_change(PROMPTS, None)
+    assert (subscription.has_news, told) == (False, [])
+    subscription.grant(Filter(("toolsListChanged",), (), None))
+    changed = subscription.changed.event
+    subscription.acknowledge()
+    assert changed.is_set()
+    assert subscription.has_news
+    subscription._flush_now()
+    assert [method for method, _ in told] == ["notifications/subscriptions/acknowledged", TOOLS]
+
+
 def test_changes_for_a_reader_that_never_reads_are_handed_to_the_bound_of_its_sink(
     request_of_anybody: ClientRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,13 @@ async def test_an_unknown_or_malformed_id_is_one_error(method: str, task: Any) -
         )
 
 
+async def test_an_unknown_task_is_told_before_what_else_is_wrong() -> None:
+    """TX-UPD-002."""
+    async with bench() as rig:
+        _, error = await rig.client().start("tasks/update", params(UNKNOWN)).error()
+        assert error["message"].startswith("Task not found")
+
+
 async def test_a_task_of_another_owner_is_as_unknown_as_one_that_never_was() -> None:
     """TX-SEC-002, TX-UPD-011: the same answer to the letter; and nothing happens to the task."""
     async with bench() as rig:

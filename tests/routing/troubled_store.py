@@ -18,7 +18,7 @@ class TroubledStore:
 
     `broken`: writes fail. `unsure`: writes are made, and fail all the same. `late`: writes fail, and are made
     by `make_late_ones`. `unreadable`: reads fail. `buggy`: the next write raises what no store should. All
-    writes wait for `gate`; `writes` counts those that were made.
+    writes wait for `gate`, all reads of a task for `read_gate`; `writes` counts those that were made.
     """
 
     def __init__(self, store: TaskStore) -> None:
@@ -31,6 +31,8 @@ class TroubledStore:
         self._late: list[Callable[[], Awaitable[None]]] = []
         self.gate = anyio.Event()
         self.gate.set()
+        self.read_gate = anyio.Event()
+        self.read_gate.set()
         self.waiting = 0
         self.writes: Counter[str] = Counter()
 
@@ -66,6 +68,7 @@ class TroubledStore:
         await self._write("create", lambda: self._store.create(task))
 
     async def get(self, task_id: str) -> Task:
+        await self.read_gate.wait()
         self._read()
         return await self._store.get(task_id)
 
