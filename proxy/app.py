@@ -35,6 +35,7 @@ from proxy.upstream.process import kill_all
 EXPIRE_EVERY_S: Final = 30.0
 FLUSH_S: Final = 1.0  # for the last answers to leave after the drain
 EXIT_AT_ONCE: Final = 130
+HURRY_S: Final = 0.5  # npm clients send SIGTERM, close stdin, and send SIGKILL a second later
 
 Ready = Callable[[str], None]
 """Told what is served, once it is."""
@@ -49,6 +50,7 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
     use, a store that cannot be opened.
     """
     clock = SystemClock()
+    stdout = claim_stdout() if config.is_stdio else None  # before anything of anybody's could print
     async with open_store(config, clock) as store, make_client() as client:
         policy = policy_of(config)
         settled = await settle_unfinished(store, policy, clock)
@@ -61,8 +63,8 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
             tasks.start_soon(_expire_regularly, store, clock)
             stop = anyio.Event()
             await tasks.start(_watch_signals, stop)
-            if config.is_stdio:
-                await _serve_stdio(parts, stop, ready)
+            if stdout is not None:
+                await _serve_stdio(parts, stdout, stop, ready)
             else:
                 await _serve_http(parts, stop, ready)
             tasks.cancel_scope.cancel()
@@ -80,17 +82,32 @@ async def _serve_http(parts: Parts, stop: anyio.Event, ready: Ready | None) -> N
         await _drain(parts, endpoint.wait_idle)
 
 
-async def _serve_stdio(parts: Parts, stop: anyio.Event, ready: Ready | None) -> None:
-    """One client. When it closes our stdin its running calls are cancelled; tasks get the drain time."""
-    writer = LineWriter(claim_stdout())
-    endpoint = parts.stdio_endpoint(writer)
+async def _serve_stdio(parts: Parts, stdout: int, signalled: anyio.Event, ready: Ready | None) -> None:
+    """One client. When it closes our stdin its running calls are cancelled; tasks get the drain time, unless
+    it sends a signal, too: then nobody waits for anything, and what does not go at once is made to."""
+    endpoint = parts.stdio_endpoint(LineWriter(stdout))
+    stop, gone = anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
 
+        async def chunks() -> AsyncIterator[bytes]:
+            async for chunk in read_chunks(STDIN):
+                yield chunk
+            gone.set()
+
         async def serve_client() -> None:
-            await endpoint.serve(read_chunks(STDIN))
+            await endpoint.serve(chunks())
             stop.set()
 
+        async def obey_signal() -> None:
+            await signalled.wait()
+            stop.set()
+            await gone.wait()
+            await anyio.sleep(HURRY_S)
+            kill_all()
+            os._exit(0)
+
         tasks.start_soon(serve_client)
+        tasks.start_soon(obey_signal)
         if ready is not None:
             ready("stdio")
         await stop.wait()
@@ -112,6 +129,7 @@ async def _drain(parts: Parts, wait_answered: Callable[[], Awaitable[None]]) -> 
     parts.runner.give_up_waiting()
     with anyio.move_on_after(FLUSH_S):
         await wait_answered()
+    parts.runner.freeze()
     await parts.pool.close()
 
 

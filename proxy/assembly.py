@@ -28,7 +28,7 @@ from proxy.limits import Gauge, PollLimit
 from proxy.owners import Credentials, Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps
-from proxy.routing.bridge import SUPPORTED_VERSIONS, Bridge
+from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
 from proxy.routing.listen import Listen
 from proxy.routing.passthrough import Passthrough
@@ -66,6 +66,12 @@ class Upstream:
     def era(self) -> Era | None:
         """What is known of the server's era."""
         return self._era.known
+
+    def supported_versions(self) -> tuple[str, ...]:
+        """Modern ones, and on stdio also legacy ones: such clients are passed through to a legacy server."""
+        if self._config.is_stdio and self._era.known is not Era.MODERN:
+            return (*names.LEGACY_VERSIONS, *names.MODERN_VERSIONS)
+        return names.MODERN_VERSIONS
 
     def transport(self, owner: Owner) -> Transport:
         """A transport that knows the upstream's era, or finds it out before it is started."""
@@ -146,13 +152,13 @@ class Parts:
             self.secret,
             calls=Gauge("calls", limits.calls, "limits.calls"),
             listens=Gauge("listen streams", limits.listens, "limits.listens"),
-            settings=HttpSettings(config.path, limits.body, limits.depth, SUPPORTED_VERSIONS),
+            settings=HttpSettings(config.path, limits.body, limits.depth, names.MODERN_VERSIONS),
             clock=self.clock,
         )
 
     def stdio_endpoint(self, writer: LineWriter) -> StdioEndpoint:
         limits = self.config.limits
-        settings = StdioSettings(limits.message, limits.depth, SUPPORTED_VERSIONS, limits.calls)
+        settings = StdioSettings(limits.message, limits.depth, self.upstream.supported_versions, limits.calls)
         return StdioEndpoint(self.router, self.upstream.passthrough, writer, settings)
 
 
@@ -166,9 +172,8 @@ async def assemble(
     conversion = Conversion(runner, store, policy, clock, state_key=secret, upstream_era=upstream.era)
     listen = Listen(pool, store, policy, clock)
     polls = PollLimit(config.limits.polls_per_task, clock)
-    router = Router(
-        Bridge(pool, conversion, upstream.era), TaskMethods(store, runner, policy, polls, clock), listen
-    )
+    bridge = Bridge(pool, conversion, upstream.era, upstream.supported_versions)
+    router = Router(bridge, TaskMethods(store, runner, policy, polls, clock), listen)
     operations = Operations(_reporter(store, pool))
     return Parts(config, clock, secret, upstream, pool, runner, conversion, listen, router, operations)
 

@@ -55,7 +55,7 @@ class StdioSettings:
 
     max_message_bytes: int
     max_depth: int
-    supported: Sequence[str]
+    supported: Callable[[], Sequence[str]]
     max_in_flight: int
 
 
@@ -225,7 +225,7 @@ class StdioEndpoint:
 
     def _start_modern(self, message: Request) -> None:
         try:
-            request = read_modern(message, None, LOCAL_USER, self._settings.supported)
+            request = read_modern(message, None, LOCAL_USER, self._settings.supported())
             self._admit(request)
         except Rejection as exc:
             self._reject(exc.rid, exc.fault)

@@ -21,9 +21,6 @@ from proxy.routing.conversion import Conversion
 from proxy.upstream.pool import Pool
 from proxy.upstream.session import LegacySession
 
-SUPPORTED_VERSIONS: Final = names.MODERN_VERSIONS
-"""What discovery announces and -32022 lists: with legacy clients served, their versions too."""
-
 CAPABILITY_OF: Final[Mapping[str, str]] = {
     names.TOOLS_LIST: "tools",
     names.TOOLS_CALL: "tools",
@@ -47,17 +44,22 @@ class Bridge:
     """Handlers; see `routing.base.Handler`."""
 
     def __init__(
-        self, pool: Pool, conversion: Conversion, upstream_era: Callable[[], Era | None] = lambda: Era.LEGACY
+        self,
+        pool: Pool,
+        conversion: Conversion,
+        upstream_era: Callable[[], Era | None] = lambda: Era.LEGACY,
+        supported: Callable[[], tuple[str, ...]] = lambda: names.MODERN_VERSIONS,
     ) -> None:
-        """`upstream_era`: what is known of it now."""
+        """`upstream_era`: what is known of it now. `supported`: the versions that discovery announces."""
         self._pool = pool
+        self._supported = supported
         self._upstream_era = upstream_era
         self._conversion = conversion
 
     async def discover(self, request: ClientRequest, sink: Sink) -> Answer:
         """`server/discover`, made from the upstream's `initialize` result."""
         async with self._pool.lease(request.owner, request.capabilities, for_call=False) as session:
-            return ResultAnswer(discover_result(session.info, SUPPORTED_VERSIONS))
+            return ResultAnswer(discover_result(session.info, self._supported()))
 
     async def forward(self, request: ClientRequest, sink: Sink) -> Answer:
         """Any method that the upstream may know."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
+import anyio
+
 from proxy.clock import Clock
 from proxy.eras.to_modern import error_message
 from proxy.errors import (
@@ -55,7 +57,12 @@ class Follower:
         self._fault: ProxyError | None = None
         self._store_delay_s = STORE_RETRY_FIRST_S
         self._next_note = clock.monotonic() + NOTE_GAP_S
+        self._frozen = False
         self._take_over(task)
+
+    def freeze(self) -> None:
+        """Leave the record as it is stored: the proxy stops, and the next start settles it."""
+        self._frozen = True
 
     async def run(self) -> None:
         """Until the record is terminal. Stops the call if somebody else ended the task."""
@@ -73,6 +80,8 @@ class Follower:
 
     async def _follow(self) -> None:
         while not self.task.status.is_terminal:
+            if self._frozen:
+                await anyio.sleep_forever()
             changed = self.call.changed.event
             now_ms = self._clock.wall_ms()
             if (new := self._next_state(now_ms)) is not self.task:

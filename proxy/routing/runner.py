@@ -79,6 +79,11 @@ class Runner:
                 call.lose(UpstreamUnavailable("the proxy shuts down; the outcome is unknown"))
                 call.scope.cancel()
 
+    def freeze(self) -> None:
+        """Before the upstreams are ended: what still runs as a task stays stored as running (contract 9)."""
+        for follower in self._followers.values():
+            follower.freeze()
+
     @property
     def in_flight(self) -> int:
         return len(self._calls)

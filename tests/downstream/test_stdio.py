@@ -185,7 +185,7 @@ async def client(*, max_in_flight: int = 100, starts: anyio.Event | None = None)
             make_transport, writer, name="fake", clock=ManualClock(), max_depth=64, start_timeout_s=5
         )
 
-    limits = StdioSettings(MAX_BYTES, 64, names.MODERN_VERSIONS, max_in_flight)
+    limits = StdioSettings(MAX_BYTES, 64, lambda: names.MODERN_VERSIONS, max_in_flight)
     endpoint = StdioEndpoint(cast(Router, router), make_passthrough, paper, limits)
     stdin, chunks = anyio.create_memory_object_stream[bytes](100)
     it = Client(endpoint, router, paper, servers, stdin)

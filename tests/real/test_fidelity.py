@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from proxy.eras.era import Era
@@ -47,6 +47,7 @@ generated = settings(
     max_examples=20,
     deadline=None,
     derandomize=True,
+    phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes over real processes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
@@ -149,6 +150,7 @@ def modern(request: pytest.FixtureRequest, scene: Scene) -> Pair:
 async def test_arguments_and_meta_go_out_as_they_came(
     pair: Pair, arguments: bytes, more: Members, meta: Members
 ) -> None:
+    """BASE-023."""
     params = [(b'"arguments"', arguments), *more, (b'"name"', b'"any"')]
     exchange = await pair.ask(names.TOOLS_CALL, params, meta)
     pair.assert_sent_on(exchange)
@@ -316,7 +318,7 @@ IDS: Final = (
 
 @pytest.mark.parametrize("rid", IDS, ids=lambda rid: rid[:20])
 async def test_ids_come_back_as_they_were_written(pair: Pair, rid: bytes) -> None:
-    """F17, BASE-004: over a server that had ids of ours."""
+    """F17: over a server that had ids of ours."""
     exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], [], rid=rid)
     assert value(exchange.answer, "id") == rid
     assert (value(exchange.seen, "id") or b"").isdigit()
@@ -496,7 +498,7 @@ async def test_a_task_asks_and_is_answered_with_the_texts_of_both_sides(
 async def test_arguments_of_a_tool_with_mirrored_parameters_go_out_as_they_came(
     scene: Scene, arguments: bytes
 ) -> None:
-    """HTTP-048: they are looked at for the parameter that a header repeats."""
+    """HTTP-022: they are looked at for the parameter that a header repeats."""
     pair = scene.pairs["modern http"]
     params = [(b'"name"', b'"mirrored"'), (b'"arguments"', arguments)]
     exchange = await pair.ask(names.TOOLS_CALL, params, [])

@@ -454,7 +454,7 @@ async def test_pings_are_answered_with_no_client_there(patient: Scene) -> None:
 
 
 async def test_a_server_that_dies_on_the_probe_is_started_again_and_serves(tmp_path: Path) -> None:
-    """VER-013: as a legacy one, and the next is not asked."""
+    """VER-010: as a legacy one, and the next is not asked."""
     async with scene(tmp_path) as made, made.stage.client() as client, made.stage.client() as other:
         made.server.start_as("die on the probe")
         with anyio.fail_after(SOON_S):
@@ -468,7 +468,7 @@ async def test_a_server_that_dies_on_the_probe_is_started_again_and_serves(tmp_p
 async def test_a_server_that_hangs_on_the_probe_serves_after_its_time_out(
     tmp_path: Path, start_timeout: str
 ) -> None:
-    """VER-013: silence means legacy, however short the time for the start is."""
+    """VER-012: silence means legacy, however short the time for the start is."""
     settings = {"upstream": {"start_timeout": start_timeout}}
     async with scene(tmp_path, settings) as made, made.stage.client() as client:
         made.server.start_as("hang on the probe")

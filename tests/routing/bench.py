@@ -21,11 +21,11 @@ from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import ProxyError
 from proxy.limits import PollLimit
 from proxy.owners import ANONYMOUS, Owner
-from proxy.protocol import jsonrpc
+from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.base import Answer, ErrorAnswer, ResultAnswer
-from proxy.routing.bridge import SUPPORTED_VERSIONS, Bridge
+from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
 from proxy.routing.listen import Listen
 from proxy.routing.router import Router
@@ -162,7 +162,7 @@ class Client:
         message = jsonrpc.parse(raw, 512)
         assert isinstance(message, Request)
         given = None if headers is None else _http_headers(message, headers)
-        request = read_modern(message, given, self.owner, SUPPORTED_VERSIONS)
+        request = read_modern(message, given, self.owner, names.MODERN_VERSIONS)
         exchanged = Exchanged(message.id.value, slow=slow)
 
         async def serve() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from proxy.routing.bridge import SUPPORTED_VERSIONS
+from proxy.protocol import names
 from tests.routing.bench import ADA, ASKABLE, BOB, TASKS, bench
 from tests.routing.fake_server import EVERYTHING, SERVER_INFO, FakeServer
 
@@ -38,7 +38,7 @@ async def test_discovery_is_made_of_what_the_server_said(version: str) -> None:
         found = await rig.client().start("server/discover").result()
         assert found == {
             "resultType": "complete",
-            "supportedVersions": list(SUPPORTED_VERSIONS),
+            "supportedVersions": list(names.MODERN_VERSIONS),
             "capabilities": {**EVERYTHING, "extensions": {EXTENSION: {}}},
             "instructions": "Mind the gap.",
             "ttlMs": 0,
