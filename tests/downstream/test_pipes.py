@@ -24,15 +24,28 @@ PIPE_HOLDS = 65_536
 
 
 class Pipe:
-    """A pipe whose ends are closed after the test, if they are open."""
+    """A pipe whose ends are closed once, and only when no thread of ours is at them any more.
+
+    A number that is closed twice, or read on by a thread that was left behind, may be another test's file.
+    """
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
+        self._open = {self.read_end, self.write_end}
+        self._others = set(threading.enumerate())
 
-    def close(self, *ends: int) -> None:
-        for end in ends or (self.read_end, self.write_end):
-            with suppress(OSError):
-                os.close(end)
+    def close(self, end: int) -> None:
+        if end in self._open:
+            self._open.remove(end)
+            os.close(end)
+
+    def take_down(self) -> None:
+        """First for who reads, then for who writes: each sees the end of its pipe and goes."""
+        for end in (self.write_end, self.read_end):
+            self.close(end)
+            for thread in set(threading.enumerate()) - self._others:
+                if thread.name in ("stdin", "stdout"):
+                    thread.join(0.5)
 
     async def read(self, count: int) -> bytes:
         """Exactly so many bytes, or fewer at the end."""
@@ -50,7 +63,7 @@ class Pipe:
 def pipe() -> Iterator[Pipe]:
     pipe = Pipe()
     yield pipe
-    pipe.close()
+    pipe.take_down()
 
 
 @asynccontextmanager
@@ -169,7 +182,7 @@ async def test_what_comes_in_is_read_to_its_end(pipe: Pipe) -> None:
         view = memoryview(text)
         while view:
             view = view[os.write(pipe.write_end, view[:7_777]) :]
-        os.close(pipe.write_end)
+        pipe.close(pipe.write_end)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(anyio.to_thread.run_sync, write)
