@@ -26,7 +26,7 @@ from proxy.errors import (
     only_fault,
 )
 from proxy.logs import get_logger
-from proxy.protocol import jsonrpc, names
+from proxy.protocol import jsonrpc, names, salvage
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, elements, members, splice
 from proxy.protocol.jsonrpc import (
     ErrorResponse,
@@ -244,11 +244,13 @@ class OwnServer:
 
     def _take_invalid(self, raw: bytes, fault: MessageError) -> None:
         """A broken answer ends the request that it names; the rest is noise (F34)."""
-        ours = _ours(fault.id) if fault.id is not None else None
-        if ours is not None and "method" not in RawObject.parse(raw):
-            self.lost(
-                ours, UpstreamProtocolError(f"upstream '{self._name}' sent an invalid response: {fault}")
-            )
+        if fault.code is ErrorCode.PARSE_ERROR:
+            ours = salvage.answered_by(raw)
+        else:
+            ours = None if fault.id is None or "method" in RawObject.parse(raw) else _ours(fault.id)
+        if ours is not None:
+            error = UpstreamProtocolError(f"upstream '{self._name}' sent an invalid response: {fault}")
+            self.lost(ours, error)
         else:
             log.warning("upstream_noise_skipped", upstream=self._name, reason=fault.message, bytes=len(raw))
 

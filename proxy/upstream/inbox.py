@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from proxy.errors import UpstreamProtocolError
 from proxy.logs import get_logger
-from proxy.protocol import jsonrpc, names
+from proxy.protocol import jsonrpc, names, salvage
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, check, elements
 from proxy.protocol.jsonrpc import (
     ErrorResponse,
@@ -69,7 +69,7 @@ class Inbox:
         try:
             check(message, self._max_depth)
         except JsonError as fault:
-            self._skip(message, str(fault))
+            self._take_unreadable(message, call_id, fault)
             return
         batch = elements(message) if message.lstrip()[:1] == b"[" else []
         for part in batch or [message]:
@@ -103,6 +103,15 @@ class Inbox:
             self._table.lose(call, error)
         else:
             self._skip(message, fault.message)
+
+    def _take_unreadable(self, message: bytes, call_id: int | None, fault: JsonError) -> None:
+        """What is no JSON ends the call that it seems to answer; else that call would wait for ever."""
+        answered = salvage.answered_by(message)
+        call = self._table.get(answered) if call_id in (None, answered) else None
+        if call is not None:
+            error = UpstreamProtocolError(f"upstream '{self._name}' sent an answer that is unusable: {fault}")
+            self._table.lose(call, error)
+        self._skip(message, str(fault))
 
     def _skip(self, message: bytes, reason: str) -> None:
         self._noise += 1

@@ -26,7 +26,7 @@ from proxy.protocol.jsonrpc import ErrorResponse, MessageError, ResultResponse
 from proxy.upstream.base import Receiver, Transport
 from proxy.upstream.endpoint import UnexpectedStatus
 
-PROBE_TIMEOUT_S: Final = 5.0  # slow starters answer late; a server that is silent this long never answers
+PROBE_TIMEOUT_S: Final = 2.0  # slow starters answer late, but then the handshake shows what they are
 PROBE_ID: Final = 0  # sessions count from 1
 SERVER_ERRORS: Final = range(500, 600)
 
@@ -49,6 +49,13 @@ class UpstreamEra:
         if self.known is None:
             log.info("upstream_era_found", era=era.value)
             self._found = era
+
+    def corrected(self, era: Era) -> bool:
+        """The server showed itself to be of another era. False where the settings say otherwise."""
+        if self._configured is None:
+            log.info("upstream_era_found", era=era.value)
+            self._found = era
+        return self._configured is None
 
     def forget(self) -> None:
         """What was found proved wrong: the next session asks again (VER-009)."""

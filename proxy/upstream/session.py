@@ -20,7 +20,7 @@ from proxy.clock import Clock
 from proxy.eras.capabilities import ClientCapabilities, initialize_params, request_meta
 from proxy.eras.era import Era
 from proxy.eras.to_legacy import cancelled_params, lower_name, lower_params, with_progress_token
-from proxy.eras.to_modern import ServerInfo
+from proxy.eras.to_modern import MODERN_CODES, ServerInfo, error_code
 from proxy.errors import (
     ErrorCode,
     SessionLost,
@@ -146,7 +146,7 @@ class LegacySession:
         method = names.DISCOVER if self._era.known is Era.MODERN else names.INITIALIZE
         try:
             with anyio.fail_after(self._start_timeout_s):
-                info = await (self._discover() if method == names.DISCOVER else self._shake_hands())
+                info = await (self._discover() if method == names.DISCOVER else self._greet_legacy())
         except TimeoutError:
             raise UpstreamTimeout(
                 f"upstream '{self._name}' did not answer {method} within {self._start_timeout_s:g} s"
@@ -157,6 +157,15 @@ class LegacySession:
         self._info = info
         where = self._transport.describe()
         log.info("upstream_connected", upstream=self._name, transport=where, version=info.version)
+
+    async def _greet_legacy(self) -> ServerInfo:
+        """The handshake; discovery after all where the server refuses it as only modern ones do (VER-011)."""
+        try:
+            return await self._shake_hands()
+        except _ModernServer:
+            if not self._era.corrected(Era.MODERN):
+                raise
+            return await self._discover()
 
     async def _shake_hands(self) -> ServerInfo:
         """initialize, its answer, initialized: first, in this order, never cancelled (VER-015, VER-017)."""
@@ -186,7 +195,8 @@ class LegacySession:
                 return raw
             case Failure(error):
                 said = error[:200].decode(errors="replace")
-                raise UpstreamProtocolError(f"upstream '{self._name}' refused {method}: {said}")
+                kind = _ModernServer if error_code(error) in MODERN_CODES else UpstreamProtocolError
+                raise kind(f"upstream '{self._name}' refused {method}: {said}")
 
     def _own_meta(self) -> dict[str, Any]:
         """The `_meta` of a request of our own to a modern server."""
@@ -318,6 +328,10 @@ class LegacySession:
         if method == names.TOOLS_LIST_CHANGED:
             self.catalogue.forget()
         self._on_change(method, params)
+
+
+class _ModernServer(UpstreamProtocolError):
+    """The handshake was refused with an error that only modern servers send."""
 
 
 class _Nobody:

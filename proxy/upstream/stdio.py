@@ -10,7 +10,6 @@ happens; what is said there is no failure.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +22,7 @@ from proxy.errors import UpstreamClosed, UpstreamProtocolError, UpstreamUnavaila
 from proxy.logs import get_logger
 from proxy.protocol.envelope import one_line
 from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
+from proxy.protocol.salvage import EDGE_BYTES, answered_at_beginning, answered_at_end, may_answer_at_end
 from proxy.upstream.base import Receiver
 from proxy.upstream.pipes import ErrorLog, Outbox, drain, printable
 from proxy.upstream.process import ProcessGroup
@@ -33,15 +33,6 @@ NOISE_LOGGED: Final = 5  # so many one by one, then at every power of ten
 SAMPLE_BYTES: Final = 200
 
 _BOM: Final = b"\xef\xbb\xbf"  # some runtimes begin their output with it
-
-TAIL_BYTES: Final = 200
-
-_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
-_ID: Final = rb'"id"\s*:\s*"?(\d{1,18})"?'
-_ANSWER: Final = rb'"(?:result|error)"\s*:'
-_ID_FIRST: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,\s*" + _ANSWER)
-_ID_LAST: Final = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*\Z")
-_ANSWER_FIRST: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ANSWER)
 
 log = get_logger()
 
@@ -68,7 +59,7 @@ class StdioTransport:
         self._cwd = cwd
         self._name = name
         self._max_bytes = max_bytes
-        self._stdout = LineSplitter(max_bytes, tail_bytes=TAIL_BYTES)
+        self._stdout = LineSplitter(max_bytes, head_bytes=EDGE_BYTES, tail_bytes=EDGE_BYTES)
         self._id_may_follow = False  # behind the oversized answer that is being skipped
         self._stderr = ErrorLog(name)
         self._noise = 0
@@ -212,13 +203,13 @@ class StdioTransport:
                 case Oversized(head, size):
                     if _may_be_message(head.removeprefix(_BOM)):
                         log.warning("upstream_line_oversized", upstream=self._name, size=size)
-                        self._lose_answered(_ID_FIRST.match(head))
-                        self._id_may_follow = _ANSWER_FIRST.match(head) is not None
+                        self._lose_answered(answered_at_beginning(head))
+                        self._id_may_follow = may_answer_at_end(head)
                     else:
                         self._skip_noise(head)
                 case Tail(text):
                     if self._id_may_follow:
-                        self._lose_answered(_ID_LAST.search(text))
+                        self._lose_answered(answered_at_end(text))
 
     def _skip_noise(self, text: bytes) -> None:
         self._noise += 1
@@ -230,12 +221,12 @@ class StdioTransport:
                 sample=printable(text[:SAMPLE_BYTES]),
             )
 
-    def _lose_answered(self, found: re.Match[bytes] | None) -> None:
-        """The call that an oversized line answers, if `found` tells: nothing is lost that is not pending."""
-        if found is not None and self._receiver is not None:
+    def _lose_answered(self, call: int | None) -> None:
+        """The call that an oversized line answers, if that is known: nothing is lost that is not pending."""
+        if call is not None and self._receiver is not None:
             limit = f"over the limit of {self._max_bytes} bytes (limits.message)"
             error = UpstreamProtocolError(f"upstream {self._name!r} sent an answer {limit}")
-            self._receiver.lost(int(found.group(1)), error)
+            self._receiver.lost(call, error)
 
     def __repr__(self) -> str:
         state = "ENDED" if self._over.is_set() else "NEW" if self._process is None else "READY"

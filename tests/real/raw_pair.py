@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import yaml
 
@@ -24,9 +24,6 @@ from tests.real.upstreams import echo
 from tests.real.upstreams.raw_json import Members, flat, joined, members, value, without
 from tests.real.upstreams.record import Record
 
-Transport: TypeAlias = Literal["stdio", "http", "sse"]
-
-TRANSPORTS: Final[tuple[Transport, ...]] = ("stdio", "http", "sse")
 COUNTER: Final = b'"test/n"'
 AGAIN: Final = b'"again"'  # the id of a request that brings an answer
 
@@ -142,7 +139,7 @@ class Pair:
             message = await self.link.receive()
             if value(message, "method") is None:
                 exchange.answer = message
-                if not self._asks(message):
+                if not left or not self._asks(message):
                     break
                 exchange.questions += await self._retry(method, members_sent, message, left.pop(0))
                 exchange.sent_id = AGAIN

@@ -9,136 +9,69 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.eras.era import Era
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps
-from tests.protocol import json_texts
-from tests.real.processes import Program, accepts, free_port
-from tests.real.proxy_process import ProxyProcess, Upstream
-from tests.real.raw_links import http_link, stdio_link
-from tests.real.raw_pair import (
-    TRANSPORTS,
-    Pair,
-    Transport,
-    assert_lifted,
-    echo_command,
-    flat_members,
-    stdio_proxy,
+from tests.real.raw_links import http_link
+from tests.real.raw_pair import Pair, assert_lifted, flat_members
+from tests.real.raw_scene import Scene, ended, kept, open_scene, started_proxy, started_upstream, task_with
+from tests.real.raw_texts import (
+    ODD,
+    OF_A_CALL,
+    Ending,
+    anything,
+    arrays,
+    directed,
+    endings,
+    errors,
+    generated,
+    objects,
+    others,
+    strings,
+    vendor,
 )
 from tests.real.upstreams import echo
-from tests.real.upstreams.raw_json import Members, elements, flat, joined, meaning, members, value
+from tests.real.upstreams.raw_json import Members, elements, flat, joined, members, value
 from tests.real.upstreams.record import Record
-from tests.real.waiting import asked_until, until
 
 pytestmark = pytest.mark.anyio
 
-SETTINGS: Final = {"tasks": {"tools": [{"match": "kept*", "threshold": "0s"}]}, "drain": "1s"}
-DEEPEST: Final = 480  # with what is around it, below the default bound of 512
-
-generated = settings(
-    max_examples=20,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes over real processes
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-
-# ------------------------------------------------------------------------------ what is sent
-
-
-def nested(depth: int) -> bytes:
-    return b'{"a": [' * (depth // 2) + b'"\\udc00"' + b"]}" * (depth // 2)
-
-
-anything = st.one_of(json_texts.texts(), json_texts.texts(), st.integers(65, DEEPEST).map(nested))
-objects = json_texts.objects(anything).map(lambda made: made[0])
-
-
-def others(*read: str) -> st.SearchStrategy[Members]:
-    """Members of which the proxy reads none; some keys stand twice."""
-    keys = json_texts.keys.filter(lambda key: meaning(key) not in read)
-    return st.lists(st.tuples(keys, anything), max_size=4)
-
-
-OF_A_CALL: Final = ("_meta", "task", "inputResponses", "requestState")
-vendor = others()
-TEXT: Final = b'"content":[{"type":"hologram","x":1.10,"x":1.1}]'
-ODD: Final = b'{"n":[1E400, -0,1.10,\r\n9007199254740993 ] ,"n":"\\ud83d\xe2\x80\xa8", "a":null}'
-
-
-def directed(*more: tuple[str, bytes]) -> Members:
-    """Members of `_meta` that tell the echo server what to say."""
-    return [(dumps(key), raw) for key, raw in more]
-
-
-# ------------------------------------------------------------------------------ the pairs
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A server behind one transport, and two proxies in front: one on HTTP, one on stdio."""
-
-    transport: Transport
-    pairs: dict[str, Pair]
-    initialized: bytes
-    """What the legacy client got from its handshake."""
+TRANSPORTS: Final = ("stdio", "http", "sse")
 
 
 @pytest.fixture(scope="module", params=TRANSPORTS)
-async def scene(
+async def greeted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Scene]:
-    transport: Transport = request.param
-    home = tmp_path_factory.mktemp(transport)
-    async with AsyncExitStack() as stack:
-        record = Record(home / "record")
-        upstream = await started_upstream(home, transport, stack)
-        proxy = ProxyProcess(home, upstream, SETTINGS)
-        stack.push_async_callback(proxy.stop)
-        await proxy.start()
-        http = await stack.enter_async_context(http_link(proxy.url))
-        stdio = await stack.enter_async_context(
-            stdio_link(stdio_proxy(home, upstream, SETTINGS), home / "stdio.log")
-        )
-        legacy = Pair(Era.LEGACY, stdio, record)
-        yield Scene(
-            transport,
-            {
-                "modern http": Pair(Era.MODERN, http, record),
-                "modern stdio": Pair(Era.MODERN, stdio, record),
-                "legacy stdio": legacy,
-            },
-            await legacy.initialize(),
-        )
+) -> AsyncIterator[tuple[Scene, bytes]]:
+    """A scene, and what its legacy client got from the handshake."""
+    async with open_scene(tmp_path_factory.mktemp(request.param), request.param) as scene:
+        yield scene, await scene.legacy_stdio.initialize()
 
 
-async def started_upstream(home: Path, transport: Transport, stack: AsyncExitStack) -> Upstream:
-    """Where the server is; over stdio it is the proxy that starts it."""
-    if transport == "stdio":
-        return echo_command(home / "record", transport)
-    port = free_port()
-    server = Program(echo_command(home / "record", transport, port), log=home / "server.log")
-    stack.push_async_callback(server.stop)
-    await until(lambda: accepts(port), "the echo server listens")
-    return f"http://127.0.0.1:{port}/mcp"
+@pytest.fixture
+def scene(greeted: tuple[Scene, bytes]) -> Scene:
+    return greeted[0]
 
 
-@pytest.fixture(params=["modern http", "modern stdio", "legacy stdio"])
+MODERN: Final = ("modern_http", "modern_stdio")
+
+
+@pytest.fixture(params=[*MODERN, "legacy_stdio"])
 def pair(request: pytest.FixtureRequest, scene: Scene) -> Pair:
-    return scene.pairs[request.param]
+    found: Pair = getattr(scene, request.param)
+    return found
 
 
-@pytest.fixture(params=["modern http", "modern stdio"])
+@pytest.fixture(params=MODERN)
 def modern(request: pytest.FixtureRequest, scene: Scene) -> Pair:
-    return scene.pairs[request.param]
+    found: Pair = getattr(scene, request.param)
+    return found
 
 
 # ------------------------------------------------------------------------------ requests
@@ -171,18 +104,8 @@ async def test_results_come_back_as_they_were_said(
     pair.assert_result(exchange, said)
 
 
-def errors() -> st.SearchStrategy[bytes]:
-    """Error objects with a code that every client may see."""
-    head = st.tuples(st.just(b'"code"'), st.sampled_from([b"-32603", b"7", b"-0", b"-32000"]))
-    words = st.tuples(st.just(b'"message"'), json_texts.strings)
-    data = st.tuples(st.just(b'"data"'), anything)
-    return st.builds(
-        lambda *parts: joined([*parts[0], *parts[1:]]), others("code", "message"), words, data, head
-    )
-
-
 @generated
-@given(error=errors())
+@given(error=errors)
 @example(error=b'{"code" :-0,"message": "","data":' + ODD + b"}")
 async def test_errors_come_back_as_they_were_said(pair: Pair, error: bytes) -> None:
     exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], directed((echo.ERROR, error)))
@@ -190,7 +113,7 @@ async def test_errors_come_back_as_they_were_said(pair: Pair, error: bytes) -> N
 
 
 @generated
-@given(data=anything, message=json_texts.strings, code=st.sampled_from([-32002, -32042, -32050]))
+@given(data=anything, message=strings, code=st.sampled_from([-32002, -32042, -32050]))
 async def test_an_error_that_modern_clients_must_not_see_keeps_its_text(
     modern: Pair, data: bytes, message: bytes, code: int
 ) -> None:
@@ -351,7 +274,7 @@ async def test_no_params_null_and_empty_ones_reach_a_legacy_server_as_they_are(
     scene: Scene, params: bytes
 ) -> None:
     """F19: and are answered, whatever they are."""
-    pair = scene.pairs["legacy stdio"]
+    pair = scene.legacy_stdio
     answer, upstream = await pair.ask_raw(b'{"jsonrpc":"2.0","id":"r","method":"tools/list"' + params + b"}")
     assert value(answer, "id") == b'"r"'
     [seen] = upstream
@@ -361,7 +284,7 @@ async def test_no_params_null_and_empty_ones_reach_a_legacy_server_as_they_are(
 @pytest.mark.parametrize("params", PARAMS)
 async def test_a_modern_request_without_usable_params_is_refused(scene: Scene, params: bytes) -> None:
     """F19: never silence."""
-    pair = scene.pairs["modern http"]
+    pair = scene.modern_http
     answer, upstream = await pair.ask_raw(b'{"jsonrpc":"2.0","id":"r","method":"tools/list"' + params + b"}")
     assert value(answer, "error", "code") == b"-32602"
     assert upstream == []
@@ -370,15 +293,13 @@ async def test_a_modern_request_without_usable_params_is_refused(scene: Scene, p
 # ------------------------------------------------------------------------------ the server itself
 
 
-def said_by_initialize(scene: Scene) -> bytes:
-    version = {"stdio": b"2025-06-18", "http": b"2025-11-25", "sse": b"2024-11-05"}[scene.transport]
-    return echo.INITIALIZED.replace(b"%s", version, 1)
-
-
-async def test_a_legacy_client_gets_the_handshake_as_the_server_said_it(scene: Scene) -> None:
+async def test_a_legacy_client_gets_the_handshake_as_the_server_said_it(
+    greeted: tuple[Scene, bytes],
+) -> None:
     """F18."""
-    expected = echo.answer_text(b"0", b"result", said_by_initialize(scene))
-    assert flat(scene.initialized) == flat(expected)
+    scene, initialized = greeted
+    said = echo.INITIALIZED.replace(b"%s", echo.VERSIONS[scene.transport], 1)
+    assert flat(initialized) == flat(echo.answer_text(b"0", b"result", said))
 
 
 async def test_discovery_is_made_of_the_servers_own_texts(scene: Scene, modern: Pair) -> None:
@@ -401,10 +322,10 @@ async def test_a_method_that_nobody_knows_is_passed_on(pair: Pair, params: Membe
 
 
 @generated
-@given(params=others("_meta").map(joined) | json_texts.arrays(anything).map(lambda made: made[0]))
+@given(params=others("_meta").map(joined) | arrays)
 async def test_a_notification_that_nobody_knows_is_passed_on(scene: Scene, params: bytes) -> None:
     """F18: of a legacy client; modern clients have none but cancellations."""
-    pair = scene.pairs["legacy stdio"]
+    pair = scene.legacy_stdio
     text = b'{"jsonrpc":"2.0" ,"method":"notifications/vendor","params":' + flat(params) + b' ,"x":-0}'
     _, upstream = await pair.ask_raw(text, b'{"jsonrpc":"2.0","id":"r","method":"ping"}')
     assert flat(upstream[0]) == text
@@ -412,63 +333,42 @@ async def test_a_notification_that_nobody_knows_is_passed_on(scene: Scene, param
 
 # ------------------------------------------------------------------------------ tasks
 
-results = st.builds(
-    lambda more, meta: joined([*more, (b'"_meta"', joined(meta))]), others("_meta", "resultType"), vendor
-)
-endings = st.tuples(st.just(echo.RESULT), results) | st.tuples(st.just(echo.ERROR), errors())
 
-
-async def kept(pair: Pair, directions: Members) -> bytes:
-    """Call the tool that is a task at once; the raw id of the task."""
-    exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"kept"')], directions)
-    task_id = value(exchange.result, "taskId")
-    assert task_id is not None, f"no task: {exchange.answer[:500]!r}"
-    return task_id
-
-
-async def task_with(pair: Pair, task_id: bytes, *statuses: bytes) -> bytes:
-    """The result of `tasks/get` once the task has one of these statuses."""
-
-    async def get() -> bytes:
-        return (await pair.ask(names.TASKS_GET, [(b'"taskId"', task_id)], [])).result
-
-    return await asked_until(
-        get, lambda task: value(task, "status") in statuses, f"{task_id!r} is {statuses!r}", every_s=0.02
-    )
-
-
-async def assert_ended(pair: Pair, task_id: bytes, ending: tuple[str, bytes]) -> None:
+async def assert_ended(pair: Pair, task_id: bytes, ending: Ending) -> None:
     kind, said = ending
-    task = await task_with(pair, task_id, b'"completed"', b'"failed"')
+    task = await ended(pair, task_id)
     if kind == echo.RESULT:
         assert_lifted(value(task, "result") or b"", said)
     else:
         assert flat(value(task, "error") or b"") == flat(said)
 
 
-@settings(generated, max_examples=1)
-@given(endings=st.lists(endings, min_size=20, max_size=20))
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_task_ends_with_what_the_server_said_before_and_after_a_restart(
-    transport: Transport, tmp_path_factory: pytest.TempPathFactory, endings: list[tuple[str, bytes]]
+@settings(generated, max_examples=10)
+@given(ending=endings)
+async def test_a_task_ends_with_what_the_server_said(modern: Pair, ending: Ending) -> None:
+    """TX-GET-004, TX-GET-006: the inlined result is the text of the server."""
+    await assert_ended(modern, await kept(modern, directed(ending)), ending)
+
+
+@settings(generated, max_examples=3)  # the first is the plainest there is
+@given(ends=st.lists(endings, min_size=20, max_size=20))
+async def test_tasks_end_as_they_did_before_a_restart(
+    tmp_path_factory: pytest.TempPathFactory, ends: list[Ending]
 ) -> None:
-    """TX-GET-*: the inlined result is the text of the server, from memory and from the disk."""
+    """From memory, and from the disk."""
     home = tmp_path_factory.mktemp("tasks")
     async with AsyncExitStack() as stack:
-        upstream = await started_upstream(home, transport, stack)
-        proxy = ProxyProcess(home, upstream, SETTINGS)
-        stack.push_async_callback(proxy.stop)
-        await proxy.start()
+        proxy = await started_proxy(home, await started_upstream(home, "stdio", stack), stack)
         async with http_link(proxy.url) as link:
             pair = Pair(Era.MODERN, link, Record(home / "record"))
-            task_ids = [await kept(pair, directed(ending)) for ending in endings]
-            for task_id, ending in zip(task_ids, endings, strict=True):
+            task_ids = [await kept(pair, directed(ending)) for ending in ends]
+            for task_id, ending in zip(task_ids, ends, strict=True):
                 await assert_ended(pair, task_id, ending)
         await proxy.kill9()
         await proxy.restart()
         async with http_link(proxy.url) as link:
             pair = Pair(Era.MODERN, link, Record(home / "record"))
-            for task_id, ending in zip(task_ids, endings, strict=True):
+            for task_id, ending in zip(task_ids, ends, strict=True):
                 await assert_ended(pair, task_id, ending)
 
 
@@ -499,7 +399,7 @@ async def test_arguments_of_a_tool_with_mirrored_parameters_go_out_as_they_came(
     scene: Scene, arguments: bytes
 ) -> None:
     """HTTP-022: they are looked at for the parameter that a header repeats."""
-    pair = scene.pairs["modern http"]
+    pair = scene.modern_http
     params = [(b'"name"', b'"mirrored"'), (b'"arguments"', arguments)]
     exchange = await pair.ask(names.TOOLS_CALL, params, [])
     pair.assert_sent_on(exchange)
@@ -507,7 +407,7 @@ async def test_arguments_of_a_tool_with_mirrored_parameters_go_out_as_they_came(
 
 async def test_a_tool_may_have_a_name_that_is_no_unicode_text(scene: Scene) -> None:
     """On stdio, where no header has to repeat it; such a call can be a task."""
-    pair = scene.pairs["modern stdio"]
+    pair = scene.modern_stdio
     exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', rb'"any\ud83d\u0000"')], [])
     pair.assert_sent_on(exchange)
     exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', rb'"k\u0065pt\ud83d"')], [])

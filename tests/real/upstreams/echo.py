@@ -5,9 +5,9 @@ What to say stands in the request's `_meta`, which the proxy passes on unread:
     test/before    an array of messages without `jsonrpc`, said first; one with an `id` is a request, whose
                    answer is waited for
     test/progress  the params of a progress notification without its token, said after those
-    test/result    or test/error: the answer; without it, the answers that its own requests got
+    test/result    or test/error: the answer; without it, and in a retry, the answers that it got itself
 
-    echo.py RECORD stdio | http PORT | sse PORT
+    echo RECORD stdio | 'modern stdio' | http PORT | 'modern http' PORT | sse PORT
 """
 
 from __future__ import annotations
@@ -25,6 +25,16 @@ BEFORE: Final = "test/before"
 PROGRESS: Final = "test/progress"
 RESULT: Final = "test/result"
 ERROR: Final = "test/error"
+
+MODERN: Final = b"2026-07-28"
+VERSIONS: Final = {
+    "stdio": b"2025-06-18",
+    "http": b"2025-11-25",
+    "sse": b"2024-11-05",
+    "modern stdio": MODERN,
+    "modern http": MODERN,
+}
+"""What it speaks, by transport."""
 
 SERVER_INFO: Final = rb'{"name":"echo \u2028","version":"1.10", "x-vendor":[1E400,-0,{"a":1,"a":2}]}'
 INSTRUCTIONS: Final = '"Say \\ud83d what you want.\u2028"'.encode()
@@ -44,6 +54,15 @@ INITIALIZED: Final = (
     + b',"instructions":'
     + INSTRUCTIONS
     + b',"x-more":1e2}'
+)
+DISCOVERED: Final = (
+    b'{"supportedVersions":["2026-07-28"],"capabilities":{'
+    + b",".join(key + b":" + raw for key, raw in CAPABILITIES)
+    + b'},"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":'
+    + SERVER_INFO
+    + b'},"instructions":'
+    + INSTRUCTIONS
+    + b',"ttlMs":1.0,"x-more":1e2}'
 )
 TOOLS: Final = (
     b'{"tools":[{"name":"mirrored","inputSchema":{"type":"object","properties":'
@@ -125,16 +144,21 @@ class Echo:
         error = value(plan.params, "_meta", ERROR)
         if error is not None:
             return answer_text(plan.call, b"error", error)
-        result = value(plan.params, "_meta", RESULT) or self._usual(plan)
+        is_retry = value(plan.params, "requestState") is not None
+        told = None if is_retry else value(plan.params, "_meta", RESULT)
+        result = told or self._usual(plan)
         return answer_text(plan.call, b"result", result)
 
     def _usual(self, plan: _Plan) -> bytes:
         match plan.method:
+            case b'"server/discover"' if self.version == MODERN:
+                return DISCOVERED
             case b'"initialize"':
                 return INITIALIZED.replace(b"%s", self.version, 1)
             case b'"tools/list"':
                 return TOOLS
-        return b'{"answers":[' + b",".join(plan.answers) + b"]}"
+        answers = value(plan.params, "inputResponses") or b"[" + b",".join(plan.answers) + b"]"
+        return b'{"answers":' + answers + (b',"resultType":"complete"}' if self.version == MODERN else b"}")
 
 
 def serve_stdio(echo: Echo) -> None:
@@ -145,13 +169,13 @@ def serve_stdio(echo: Echo) -> None:
 
 
 def main(record: str, transport: str, port: str = "0") -> None:
-    file = Record(Path(record))
-    if transport == "stdio":
-        serve_stdio(Echo(file, b"2025-06-18"))
+    file, version = Record(Path(record)), VERSIONS[transport]
+    if transport in ("stdio", "modern stdio"):
+        serve_stdio(Echo(file, version))
         return
     from tests.real.upstreams import echo_http  # brings aiohttp, which a stdio server starts without
 
-    echo_http.serve(lambda version: Echo(file, version), transport, int(port))
+    echo_http.serve(lambda: Echo(file, version), transport, int(port))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from anyio.streams.stapled import StapledObjectStream
 from tests.real.upstreams.echo import Echo, Said
 from tests.real.upstreams.raw_json import value
 
-MakeEcho: TypeAlias = Callable[[bytes], Echo]
+MakeEcho: TypeAlias = Callable[[], Echo]
 Queue: TypeAlias = StapledObjectStream[Said]
 
 SESSION_ID = "Mcp-Session-Id"
@@ -27,7 +27,7 @@ SESSION_ID = "Mcp-Session-Id"
 def serve(make_echo: MakeEcho, transport: str, port: int) -> None:
     """Serve on a loopback port until the process is ended."""
     app = web.Application(client_max_size=1 << 30)
-    if transport == "http":
+    if transport in ("http", "modern http"):
         streamable = Streamable(make_echo)
         app.router.add_post("/mcp", streamable.post)
         app.router.add_delete("/mcp", streamable.delete)
@@ -75,7 +75,7 @@ class Streamable:
         raw = await request.read()
         sid = request.headers.get(SESSION_ID) or uuid.uuid4().hex
         if sid not in self._sessions:
-            self._sessions[sid] = _Session(self._make_echo(b"2025-11-25"))
+            self._sessions[sid] = _Session(self._make_echo())
         session = self._sessions[sid]
         for said in session.echo.take(raw):
             await session.queue(said.call).send(said)
@@ -107,7 +107,7 @@ class OldSse:
 
     async def listen(self, request: web.Request) -> web.StreamResponse:
         sid = uuid.uuid4().hex
-        _, queue = self._sessions[sid] = self._make_echo(b"2024-11-05"), new_queue()
+        _, queue = self._sessions[sid] = self._make_echo(), new_queue()
         response = await open_stream(request)
         await response.write(b"event: endpoint\r\ndata: /messages?sid=%s\r\n\r\n" % sid.encode())
         async for said in queue:
