@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The README's walk: a FastMCP 4 client before server-everything behind mcp-taskproxy.
 
-    pip install fastmcp fastmcp-tasks
+    pip install fastmcp==4.1.4 fastmcp-tasks==4.1.4
     python walkthrough.py http://127.0.0.1:8080/mcp [SECONDS]
 
 Importing `fastmcp_tasks` makes the client declare the Tasks extension; nothing else is special about it.

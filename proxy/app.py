@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import ceil
 from typing import Final
 
@@ -34,6 +35,7 @@ from proxy.upstream.process import kill_all
 
 EXPIRE_EVERY_S: Final = 30.0
 FLUSH_S: Final = 1.0  # for the last answers to leave after the drain
+MAX_DESCRIPTORS: Final = 65_536  # servers that we start inherit it, and some walk through them all
 EXIT_AT_ONCE: Final = 130
 HURRY_S: Final = 0.5  # npm clients send SIGTERM, close stdin, and send SIGKILL a second later
 
@@ -49,6 +51,7 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
     A second signal ends the process at once. Raises ConfigError for the operator's faults: a port in
     use, a store that cannot be opened.
     """
+    _raise_descriptor_limit()
     clock = SystemClock()
     stdout = claim_stdout() if config.is_stdio else None  # before anything of anybody's could print
     async with open_store(config, clock) as store, make_client() as client:
@@ -69,6 +72,15 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
                 await _serve_http(parts, stop, ready)
             tasks.cancel_scope.cancel()
     log.info("proxy_stopped")
+
+
+def _raise_descriptor_limit() -> None:
+    """As many descriptors as we may have: each client and each server takes some (contract section 9)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft < wanted:
+        with suppress(ValueError, OSError):  # macOS names a hard limit that it does not grant
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve_http(parts: Parts, stop: anyio.Event, ready: Ready | None) -> None:
@@ -126,6 +138,7 @@ async def _drain(parts: Parts, wait_answered: Callable[[], Awaitable[None]]) -> 
     parts.conversion.stop_parked()
     with anyio.move_on_after(parts.config.drain):
         await parts.runner.wait_idle()
+        await wait_answered()
     parts.runner.give_up_waiting()
     with anyio.move_on_after(FLUSH_S):
         await wait_answered()

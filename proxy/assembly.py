@@ -169,7 +169,15 @@ async def assemble(
     upstream = Upstream(config, policy, client, clock)
     pool = Pool(upstream.session, _pool_settings(config), clock)
     runner = Runner(pool, store, policy, clock)
-    conversion = Conversion(runner, store, policy, clock, state_key=secret, upstream_era=upstream.era)
+    conversion = Conversion(
+        runner,
+        store,
+        policy,
+        clock,
+        state_key=secret,
+        upstream_era=upstream.era,
+        max_calls=config.limits.calls,
+    )
     listen = Listen(pool, store, policy, clock)
     polls = PollLimit(config.limits.polls_per_task, clock)
     bridge = Bridge(pool, conversion, upstream.era, upstream.supported_versions)

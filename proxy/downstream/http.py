@@ -173,7 +173,7 @@ class HttpEndpoint:
         return request
 
     def _admit(self, http: web.Request, request: ClientRequest) -> None:
-        if self._retry_after_s is not None:
+        if self._retry_after_s is not None and request.method not in names.TASK_METHODS:
             raise LimitReached(
                 "the proxy is shutting down; nothing was sent to the server",
                 retry_after_s=self._retry_after_s,

@@ -36,7 +36,7 @@ LOCAL_USER: Final = Owner("local-user")
 """On stdio the owner is the user who started us (AUTH-008)."""
 
 FLUSH_S: Final = 1.0  # a client that does not read its last lines is not waited for
-LAST_ANSWERS_S: Final = 10.0  # for a client that piped its requests in; a server may have to start first
+LAST_ANSWERS_S: Final = 5.0  # for a client that piped its requests in; a server may have to start first
 
 _VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
 _ID: Final = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,100}")'
@@ -124,8 +124,6 @@ class StdioEndpoint:
         with self._last_answers:
             self._last_answers.deadline = anyio.current_time() + (LAST_ANSWERS_S if piped_in else 0.0)
             await self.wait_idle()
-            if self._legacy is not None:
-                await self._legacy.wait_answered()
         self._cancel(self._in_flight.values())
 
     @staticmethod
@@ -139,9 +137,11 @@ class StdioEndpoint:
         self._last_answers.cancel()
 
     async def wait_idle(self) -> None:
-        """Until no modern request is being answered."""
+        """Until the client waits for nothing, in either era."""
         while self._in_flight:
             await self._ends.event.wait()
+        if self._legacy is not None:
+            await self._legacy.wait_answered()
 
     async def end(self) -> None:
         """End the legacy client's server, and let what was said last be written."""
@@ -184,7 +184,7 @@ class StdioEndpoint:
             self._reject(exc.id, ClientProtocolError(exc.code, exc.message))
             return
         match message:
-            case Request(rid) if self._draining:
+            case Request(rid) if self._draining and message.method not in names.TASK_METHODS:
                 self._reject(rid, ProxyError("the proxy is shutting down; nothing was sent to the server"))
             case Request() if said_version(message) is not None:
                 self._start_modern(message)

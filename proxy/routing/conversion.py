@@ -16,7 +16,14 @@ from typing import Final, assert_never
 from proxy.clock import Clock
 from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
 from proxy.eras.era import Era
-from proxy.errors import ClientProtocolError, ErrorCode, ProxyError, StoreError, UpstreamUnavailable
+from proxy.errors import (
+    ClientProtocolError,
+    ErrorCode,
+    LimitReached,
+    ProxyError,
+    StoreError,
+    UpstreamUnavailable,
+)
 from proxy.logs import get_logger, task_hash
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps, splice
@@ -48,13 +55,16 @@ class Conversion:
         clock: Clock,
         state_key: bytes,
         upstream_era: Callable[[], Era | None] = lambda: Era.LEGACY,
+        max_calls: int = 1_000,
     ) -> None:
-        """`upstream_era`: what is known of it now. A modern one's `requestState` passes (MRTR-020)."""
+        """`upstream_era`: what is known of it now. A modern one's `requestState` passes (MRTR-020).
+        `max_calls`: how many may run upstream at a time, tasks and parked ones among them."""
         self._runner = runner
         self._store = store
         self._policy = policy
         self._clock = clock
         self._upstream_era = upstream_era
+        self._max_calls = max_calls
         self._parking = Parking(runner, clock, state_key, policy.mrtr_wait_s)
 
     async def serve(self, request: ClientRequest, sink: Sink, check: SessionCheck) -> Answer:
@@ -82,6 +92,10 @@ class Conversion:
         self._parking.stop_all()
 
     def _first_round(self, request: ClientRequest, check: SessionCheck) -> Round:
+        if self._runner.in_flight >= self._max_calls:
+            raise LimitReached(
+                f"{self._max_calls} calls are in progress (limits.calls); try again later", retry_after_s=1
+            )
         member = CONVERTIBLE.get(request.method)
         name = (request.params.text(member) if member else None) or ""
         policy = self._policy.for_tool(name) if member else NO_TOOL

@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 
 from proxy.clock import Clock
+from proxy.eras.era import Era
 from proxy.eras.to_modern import error_message
 from proxy.errors import (
     ErrorCode,
@@ -141,7 +142,9 @@ class Follower:
             answer_of(self.task.method, Result(result), self.call.info)
         except ProxyError as exc:
             return self._failed(TaskEvent.CALL_LOST, exc, now_ms)
-        return lifecycle.completed(self.task, result, self.call.server_info, polling, now_ms)
+        info = self.call.info
+        legacy_info = info.server_info if info is not None and info.era is Era.LEGACY else None
+        return lifecycle.completed(self.task, result, legacy_info, polling, now_ms)
 
     def _failed(self, event: TaskEvent, loss: ProxyError, now_ms: int) -> Task:
         error, message = (

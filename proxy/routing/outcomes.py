@@ -43,8 +43,9 @@ def _modern_answer(outcome: Outcome) -> Answer:
             return ResultAnswer(raw)
         case Failure(error):
             code = error_code(error)
-            known = code in MODERN_CODES or code == ErrorCode.METHOD_NOT_FOUND
-            return ErrorAnswer(error, HTTP_STATUS[ErrorCode(code)] if known and code else HTTPStatus.OK)
+            if code in MODERN_CODES:
+                return ErrorAnswer(error, HTTP_STATUS[ErrorCode(code)])
+            return error_answer(error)  # the codes that nobody may use are no better from a modern server
 
 
 def with_server_info(result: bytes, server_info: bytes | None) -> bytes:

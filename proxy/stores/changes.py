@@ -152,6 +152,7 @@ class Changes:
 
     async def check(self) -> None:
         """Write a little where results and rows are written. Raises StoreError."""
+        self._writer.check_place()
         await self._write_in_thread(self._results.try_write)
         pending = Pending()
         self._writer.queue(Change(CHECK_KEY, b"", pending.settle))

@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
@@ -19,6 +20,7 @@ import anyio
 import structlog
 from anyio import CapacityLimiter, from_thread, to_thread
 from diskcache import Cache, Timeout
+from diskcache.core import DBNAME
 
 from proxy.errors import StoreError
 from proxy.stores.results import ResultFiles
@@ -57,6 +59,9 @@ class Writer:
         self.closed = False
         self._connected = False
         self._failing = False
+        self._database = Path(cache.directory, DBNAME)
+        self._opened = _identity(self._database)
+        self._log_file: tuple[int, int] | None = None  # the write-ahead log of this connection
         self.commits = 0
         self.stopped = anyio.Event()
 
@@ -112,6 +117,8 @@ class Writer:
     def _try(self, changes: list[Change]) -> str | None:
         """Make all of the changes in one transaction, or none; then the reason is returned."""
         try:
+            self.check_place()
+            self._leave_lost_log()
             if not self._connected:
                 check_connection(self._cache, synced=self._synced)
                 self._connected = True
@@ -124,13 +131,34 @@ class Writer:
         except (sqlite3.Error, Timeout, OSError, StoreError) as exc:
             return self._recover(exc)
         self._failing = False
+        self._log_file = self._log_file or _identity(self._log_path)
         self.commits += 1
         return None
+
+    @property
+    def _log_path(self) -> Path:
+        return self._database.with_name(f"{DBNAME}-wal")
+
+    def check_place(self) -> None:
+        """Raises StoreError if the database was removed or replaced: nobody would find what is written.
+
+        May be called from any thread.
+        """
+        if self._opened is None or _identity(self._database) != self._opened:
+            raise StoreError("the database file was removed or replaced while it was in use")
+
+    def _leave_lost_log(self) -> None:
+        """If the log was removed, close: that moves what stands in it into the database. Then begin anew."""
+        if self._log_file is not None and _identity(self._log_path) != self._log_file:
+            self._cache.close()
+            self._connected = False
+            self._log_file = None
 
     def _recover(self, exc: Exception) -> str:
         """Leave no transaction open: diskcache does not roll back when the commit itself fails."""
         self._cache.close()
         self._connected = False
+        self._log_file = None
         reason = reason_of(_root(exc))
         if not self._failing:
             _log.error("store_write_failed", reason=reason)
@@ -154,3 +182,12 @@ def _root(exc: BaseException) -> BaseException:
     while exc.__context__ is not None:
         exc = exc.__context__
     return exc
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Which file stands under this name; None if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -94,6 +94,7 @@ class PendingTable:
     def __init__(self) -> None:
         self._calls: dict[int, PendingCall] = {}
         self._ids = itertools.count(1)
+        self._newest_id = 0
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -104,6 +105,7 @@ class PendingTable:
     def add(self, method: str, name: str | None, listener: CallListener) -> PendingCall:
         call = PendingCall(next(self._ids), method, name, listener)
         self._calls[call.id] = call
+        self._newest_id = call.id
         return call
 
     def remove(self, call: PendingCall) -> None:
@@ -142,13 +144,24 @@ class PendingTable:
         """The call that is alone in flight, if one is."""
         return next(iter(self._calls.values())) if len(self._calls) == 1 else None
 
-    def attribute(self, asking: AskingTools) -> PendingCall | None:
+    @property
+    def newest_id(self) -> int:
+        """The id of the call that was begun last, still in flight or not."""
+        return self._newest_id
+
+    def lone_carrier(self) -> PendingCall | None:
+        """The one call in flight that can carry input, if there is just one."""
+        carrying = [c for c in self._calls.values() if c.carries_input]
+        return carrying[0] if len(carrying) == 1 else None
+
+    def attribute(self, asking: AskingTools, up_to: float = float("inf")) -> PendingCall | None:
         """The call that a question belongs to where nothing on the wire says so; None if none can carry it.
 
-        One call that can carry input: that one. Several: of those known to ask and not waiting already the
-        oldest; else the newest that is not waiting; and where all wait, the newest.
+        Not one with an id above `up_to`: what was sent after the question came did not ask it. One call that
+        can carry input: that one. Several: of those known to ask and not waiting already the oldest; else
+        the newest that is not waiting; and where all wait, the newest.
         """
-        carrying = [c for c in self._calls.values() if c.carries_input]
+        carrying = [c for c in self._calls.values() if c.carries_input and c.id <= up_to]
         if len(carrying) < 2:
             return carrying[0] if carrying else None
         idle = [c for c in carrying if not c.waiting]

@@ -26,14 +26,18 @@ _KINDS: Final = frozenset({names.ELICITATION_CREATE, names.SAMPLING_CREATE_MESSA
 class UpstreamQuestion:
     """A request of the upstream, answered at most once. Implements `base.Question`.
 
-    `origin` is the call on whose stream it came, if there is one that can carry it: then it is that call's
-    and nobody else's. `holder` is the call that it is with.
+    `origin` is the call on whose stream it came, if there is one that can carry it, or which was alone when
+    it came: then it is that call's and nobody else's. `up_to` is the newest call that can have asked it.
+    `holder` is the call that it is with.
     """
 
-    def __init__(self, questions: Questions, request: Request, origin: PendingCall | None) -> None:
+    def __init__(
+        self, questions: Questions, request: Request, origin: PendingCall | None, up_to: float
+    ) -> None:
         self._questions = questions
         self._request = request
         self.origin = origin
+        self.up_to = up_to
         self.holder: PendingCall | None = None
         self.being_answered = False
 
@@ -97,7 +101,10 @@ class Questions:
         """The upstream asks, on the stream of the call `call_id` if the wire tells. Never left in silence
         (ELIC-011)."""
         origin = self._table.get(call_id)
-        question = UpstreamQuestion(self, request, origin if origin and origin.carries_input else None)
+        asker = origin if origin is not None and origin.carries_input else None
+        if call_id is None and request.method != names.ROOTS_LIST:
+            asker = self._table.lone_carrier()
+        question = UpstreamQuestion(self, request, asker, self._table.newest_id)
         if self._is_replayed(question):
             return
         self._open[question] = None
@@ -168,7 +175,10 @@ class Questions:
         wait: they are the client's, not the call's, and servers ask for them once a session."""
         if question.origin is not None:
             return False
-        return question.method == names.ROOTS_LIST or self._table.attribute(self._asking) is not None
+        return (
+            question.method == names.ROOTS_LIST
+            or self._table.attribute(self._asking, question.up_to) is not None
+        )
 
     async def answer(self, question: UpstreamQuestion, result: bytes) -> None:
         """See `base.Question`. If it fails, or is cancelled, the question is open as before."""
@@ -196,7 +206,7 @@ class Questions:
 
     def _place(self, question: UpstreamQuestion) -> None:
         """Give it to the call it belongs to; else answer it ourselves, or let it wait for a call."""
-        call = question.origin or self._table.attribute(self._asking)
+        call = question.origin or self._table.attribute(self._asking, question.up_to)
         if call is not None:
             self._give(question, call)
             return
@@ -207,6 +217,7 @@ class Questions:
             self._close(question)
             self._post(jsonrpc.result_response(question.id, self._roots))
         else:
+            question.up_to = float("inf")  # it waits for whatever comes
             self._unclaimed[question] = self._clock.monotonic() + UNCLAIMED_S
             self._came.beat()
 

@@ -464,14 +464,25 @@ async def test_a_body_that_is_not_what_its_headers_say_is_the_clients_fault(
 # ------------------------------------------------------------------------------ the end
 
 
+async def test_while_draining_running_tasks_are_still_served() -> None:
+    """Contract section 9: new calls are refused; what runs may be read, answered and cancelled."""
+    async with http_rig() as rig:
+        rig.endpoint.drain(retry_after_s=5)
+        for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+            sent = rig.send(method, taskId="t")
+            served: Served = await rig.router.next()
+            served.end()
+            assert json.loads(await sent.body())["id"] == 1
+
+
 async def test_while_draining_new_requests_are_told_when_to_come_back() -> None:
     """F41: with their id; what runs goes on, health stays reachable."""
     async with http_rig() as rig:
         sent = rig.send()
         served: Served = await rig.router.next()
         rig.endpoint.drain(retry_after_s=5)
-        for method, params in (("tools/list", {}), ("tasks/get", {"taskId": "t"})):
-            status, body, response = await ask(rig, method, id="late", **params)
+        for method in ("tools/list", "subscriptions/listen"):
+            status, body, response = await ask(rig, method, id="late")
             assert (status, body["id"], response.headers["Retry-After"]) == (503, "late", "5")
         async with rig.session.get(rig.url.replace("/mcp", "/healthz")) as response:
             assert response.status == 200

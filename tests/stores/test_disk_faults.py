@@ -5,6 +5,7 @@ Holds field report F13; the contract's sections 1 (I3, I6) and 9 ("store broken"
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
@@ -285,3 +286,27 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end_of_the_proxy(
     gate.open()
     with anyio.fail_after(5):
         await store._writer.stopped.wait()
+
+
+@pytest.mark.parametrize("name", ["cache.db", "cache.db-wal"])
+async def test_a_store_whose_files_were_removed_gives_out_no_id_that_would_be_lost(
+    directory: Path, clock: ManualClock, name: str
+) -> None:
+    """I3: what is written to a file that nobody finds again is not stored."""
+    kept: list[Task] = []
+    async with opened(directory, clock) as store:
+        kept.append(a_task(clock))
+        await store.create(kept[0])
+        os.unlink(directory / name)
+        later = a_task(clock)
+        if name == "cache.db":
+            with pytest.raises(StoreError, match="removed or replaced"):
+                await store.create(later)
+            with pytest.raises(StoreError, match="removed or replaced"):
+                await store.check()
+            return
+        await store.create(later)
+        kept.append(later)
+    async with opened(directory, clock) as store:
+        for task in kept:
+            assert await store.get(task.id) == task

@@ -550,3 +550,26 @@ async def test_nothing_is_said_about_questions_of_a_dead_session() -> None:
         assert call.open == []
         await settle()
         assert talk.server.answers_to("q") == []
+
+
+async def test_a_question_of_a_cancelled_call_is_not_put_to_one_that_was_sent_after_it_came() -> None:
+    """ELIC-008: what was sent later did not ask; what came while its call was alone is that call's."""
+    async with conversation() as talk:
+        asker = await talk.call("confirm")
+        assert await asked(talk, asker) == "confirm"
+        later = await talk.call("train")
+        asker.hang_up()
+        await settle()
+        assert "q" not in later.open
+        assert "error" in await talk.server.told("q")
+
+
+async def test_of_several_calls_only_those_that_were_in_flight_may_get_a_question_that_moves_on() -> None:
+    async with conversation() as talk:
+        first, second = await talk.call("echo"), await talk.call("confirm")
+        assert await asked(talk, first, second) == "confirm"
+        later = await talk.call("train")
+        second.hang_up()
+        await settle()
+        assert "q" in first.open
+        assert "q" not in later.open
