@@ -281,10 +281,6 @@ class LegacySession:
         except TimeoutError:
             raise UpstreamTimeout(f"upstream '{self._name}' did not answer {method} in time") from None
 
-    async def notify(self, method: str, params: bytes | None) -> None:
-        """Raises UpstreamError if the notification was not accepted."""
-        await self._send(jsonrpc.notification(method, params))
-
     async def ensure_log_level(self, level: str) -> None:
         """Have the upstream log at least from `level` on (LOG-004). A refusal is not told the client."""
         if self.info.era is Era.LEGACY and self.info.declares("logging"):  # else each request says it
