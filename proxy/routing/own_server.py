@@ -257,7 +257,7 @@ class OwnServer:
     def lost(self, call: int | None, error: ProxyError) -> None:
         """What was pending is answered at once (contract section 9)."""
         if call is not None or not self._stale:
-            log.warning("upstream_failed", upstream=self._name, reason=error.message)
+            log.warning("upstream_failed", reason=error.message)
         for ours in [call] if call is not None else list(self._sent):
             sent = self._sent.pop(ours, None)
             if sent is None:

@@ -110,12 +110,35 @@ async def test_results_come_back_as_they_were_said(
 
 
 @generated
-@given(error=errors, code=st.sampled_from([b"-32603", b"-32002", b"-32050", b"7"]))
+@given(error=errors, code=st.sampled_from([b"-32603", b"-32020", b"7"]))
 async def test_errors_come_back_as_they_were_said(pair: Pair, error: bytes, code: bytes) -> None:
-    """A modern server answers for its codes itself."""
-    said = joined([(key, code if key == b'"code"' else raw) for key, raw in members(error)])
+    """Its own codes are the modern server's to choose, those of the modern specification included."""
+    said = with_code(error, code)
     exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], directed((echo.ERROR, said)))
     assert flat(exchange.error) == flat(said)
+
+
+@generated
+@given(error=errors)
+async def test_the_old_code_of_a_missing_resource_never_leaves(pair: Pair, error: bytes) -> None:
+    """Not even from a modern server; all else in the error stays (contract section 3)."""
+    said = with_code(error, b"-32002")
+    exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], directed((echo.ERROR, said)))
+    assert flat(exchange.error) == flat(with_code(error, b"-32602"))
+
+
+@generated
+@given(error=errors)
+async def test_a_code_that_modern_reserves_never_leaves(pair: Pair, error: bytes) -> None:
+    """The error itself is all there, in `data` (contract section 3)."""
+    said = with_code(error, b"-32050")
+    exchange = await pair.ask(names.TOOLS_CALL, [(b'"name"', b'"any"')], directed((echo.ERROR, said)))
+    assert value(exchange.error, "code") == b"-32603"
+    assert flat(value(exchange.error, "data", "upstreamError") or b"") == flat(said)
+
+
+def with_code(error: bytes, code: bytes) -> bytes:
+    return joined([(key, code if key == b'"code"' else raw) for key, raw in members(error)])
 
 
 async def test_discovery_is_the_servers_own_with_the_extension(pair: Pair) -> None:

@@ -462,17 +462,6 @@ async def test_our_own_requests_are_asked_nothing() -> None:
         talk.server.answer(listing, {"tools": []})
 
 
-async def test_notifications_of_the_client_are_handed_over() -> None:
-    async with conversation() as talk:
-        await talk.session.notify("notifications/x", b'{"a": 1}')
-        (note,) = talk.server.of("notifications/x")
-        assert note.body == {"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": 1}}
-        talk.server.refusal = UpstreamClosed("gone")
-        with pytest.raises(UpstreamClosed):
-            await talk.session.notify("notifications/x", None)
-        talk.server.refusal = None
-
-
 async def test_the_level_is_set_only_where_logging_was_declared() -> None:
     """BASE-026, LOG-004."""
     async with conversation() as talk:
