@@ -2,8 +2,9 @@
 
 A fault has an owner: the operator's (`ConfigError`), the client's (`ClientProtocolError`,
 `AccessDenied`, `LimitReached`, `TaskNotFound`), the server's (`UpstreamError` and below), or ours
-(`TaskConflict`, `IllegalTransition`, `StoreError`). Foreign exceptions become one of these on the line
-where they enter. `downstream/base.py` alone turns them into JSON-RPC errors and HTTP statuses.
+(`TaskConflict`, `IllegalTransition`, `StoreError`, `InternalError`). Foreign exceptions become one of
+these on the line where they enter. `downstream/base.py` alone turns them into JSON-RPC errors and HTTP
+statuses.
 
 Answers of the upstream are not in here: an upstream's error travels as data.
 """
@@ -148,6 +149,14 @@ class IllegalTransition(ProxyError):
 
 class StoreError(ProxyError):
     """Ours: the store could not read or write."""
+
+
+class InternalError(ProxyError):
+    """Ours: a bug. What it was stands in the log alone; `consequence` is what it means to the caller."""
+
+    def __init__(self, consequence: str | None = None) -> None:
+        fault = "internal error of the proxy"
+        super().__init__(fault if consequence is None else f"{fault}; {consequence}")
 
 
 def only_fault(group: BaseExceptionGroup[BaseException]) -> ProxyError:

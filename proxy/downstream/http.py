@@ -21,7 +21,7 @@ from proxy.downstream.exchange import Exchange
 from proxy.downstream.guard import Guard
 from proxy.downstream.responses import Responder, accepts_stream
 from proxy.downstream.validation import Headers, Rejection, read_request
-from proxy.errors import ClientProtocolError, ErrorCode, LimitReached, ProxyError
+from proxy.errors import ClientProtocolError, ErrorCode, InternalError, LimitReached, ProxyError
 from proxy.limits import Gauge
 from proxy.logs import get_logger
 from proxy.owners import Credentials, owner_of
@@ -112,7 +112,7 @@ class HttpEndpoint:
             return _refusal(rid, exc)
         except Exception:
             log.exception("request_failed")
-            return _refusal(rid, ProxyError("internal error of the proxy"))
+            return _refusal(rid, InternalError())
 
     async def preflight(self, http: web.Request) -> web.StreamResponse:
         """Answered before any authentication, for pages that may talk to us (F30)."""
@@ -209,7 +209,7 @@ class HttpEndpoint:
             exchange.fail(exc)
         except Exception:
             log.exception("request_failed", method=request.method)
-            exchange.fail(ProxyError("internal error of the proxy"))
+            exchange.fail(InternalError())
 
 
 def _refusal(rid: RequestId | None, fault: ProxyError) -> web.Response:

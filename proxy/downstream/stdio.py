@@ -21,7 +21,7 @@ from proxy.downstream.base import message_of, message_of_fault
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.validation import Rejection, read_modern, said_version
-from proxy.errors import ClientProtocolError, ErrorCode, ProxyError
+from proxy.errors import ClientProtocolError, ErrorCode, InternalError, ProxyError
 from proxy.logs import get_logger
 from proxy.owners import Owner
 from proxy.protocol import jsonrpc, names
@@ -264,7 +264,7 @@ class StdioEndpoint:
             exchange.fail(exc)
         except Exception:  # a fault of ours must not take the process with it
             log.exception("request_failed", method=request.method)
-            exchange.fail(ProxyError("internal error of the proxy"))
+            exchange.fail(InternalError())
 
     async def _write_exchange(self, request: ClientRequest, exchange: Exchange) -> None:
         while True:

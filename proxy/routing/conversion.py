@@ -19,6 +19,7 @@ from proxy.eras.era import Era
 from proxy.errors import (
     ClientProtocolError,
     ErrorCode,
+    InternalError,
     LimitReached,
     ProxyError,
     StoreError,
@@ -114,7 +115,7 @@ class Conversion:
             rnd.fail(exc)
         except Exception:
             rnd.call.stop("internal error")
-            rnd.fail(ProxyError("internal error of the proxy"))
+            rnd.fail(InternalError())
             raise
         finally:
             if not rnd.done:  # cancelled with the proxy

@@ -18,6 +18,7 @@ from proxy.eras.era import Era
 from proxy.eras.to_modern import error_message
 from proxy.errors import (
     ErrorCode,
+    InternalError,
     ProxyError,
     StoreError,
     TaskConflict,
@@ -41,7 +42,6 @@ STORE_RETRY_LAST_S: Final = 10.0
 NOTE_GAP_S: Final = 0.1  # between two notes: no poll sees the difference, and a flood costs little (PROG-004)
 WAITING_FOR_PROCESS: Final = "Waiting for an upstream process."
 NO_MESSAGE: Final = "The upstream answered with an error."
-INTERNAL_ERROR: Final = "internal error of the proxy; the outcome of the call is unknown"
 
 log = get_logger()
 
@@ -72,7 +72,7 @@ class Follower:
         except TaskNotFound:
             log.error("task_vanished", task=task_hash(self.task.id))
         except Exception:
-            self._fault = ProxyError(INTERNAL_ERROR)
+            self._fault = InternalError("the outcome of the call is unknown")
             await self._follow()
             raise
         finally:

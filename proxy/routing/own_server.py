@@ -18,6 +18,7 @@ import anyio
 from proxy.clock import Pulse
 from proxy.errors import (
     ErrorCode,
+    InternalError,
     ProxyError,
     SessionLost,
     UpstreamClosed,
@@ -124,7 +125,7 @@ class OwnServer:
             self.fault = only_fault(group)
         except* Exception:
             log.exception("session_failed", upstream=self._name)
-            self.fault = ProxyError("internal error of the proxy; the upstream session was ended")
+            self.fault = InternalError("the upstream session was ended")
         finally:
             self.lost(None, self.fault or UpstreamClosed(f"upstream '{self._name}' was ended"))
             self.ready.set()

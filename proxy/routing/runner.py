@@ -19,6 +19,7 @@ from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Clock, Pulse
 from proxy.errors import (
+    InternalError,
     ProxyError,
     StoreError,
     TaskNotFound,
@@ -30,7 +31,7 @@ from proxy.logs import get_logger
 from proxy.protocol import names
 from proxy.routing import modern_input, url_elicitations
 from proxy.routing.base import ClientRequest
-from proxy.routing.following import INTERNAL_ERROR, Follower
+from proxy.routing.following import Follower
 from proxy.routing.live import LiveCall
 from proxy.stores.base import TaskStore
 from proxy.tasks.policy import Policy
@@ -143,7 +144,7 @@ class Runner:
         except ProxyError as exc:
             call.lose(exc)
         except Exception:
-            call.lose(ProxyError(INTERNAL_ERROR))
+            call.lose(InternalError("the outcome of the call is unknown"))
             raise
         finally:
             self._calls.discard(call)

@@ -19,6 +19,7 @@ from anyio.abc import TaskStatus as StartStatus
 from proxy.clock import Clock, Pulse
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import (
+    InternalError,
     ProxyError,
     SessionLost,
     UpstreamClosed,
@@ -236,7 +237,7 @@ class Pool:
             self._note_failed_start(slot, exc)
         except Exception:  # a fault of ours in one session must not end the others
             log.exception("session_failed")
-            self._note_failed_start(slot, ProxyError("internal error of the proxy"))
+            self._note_failed_start(slot, InternalError())
         finally:
             slot.error = slot.error or UpstreamClosed("the upstream session has ended")
             slot.ready.set()
