@@ -26,7 +26,7 @@ from proxy.logs import get_logger
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.names import INITIALIZE
 from proxy.upstream import replies
-from proxy.upstream.base import Receiver, Transport
+from proxy.upstream.base import Receiver, Transport, TransportChoice
 from proxy.upstream.http import HttpTransport
 from proxy.upstream.sse import SseTransport
 
@@ -58,7 +58,7 @@ class _Relay:
             self.receiver.lost(call, error)
 
 
-class AutoHttpTransport:
+class AutoHttpTransport(TransportChoice):
     """`base.Transport` over the HTTP transport that the server turns out to speak.
 
     If both fail, the session is told what Streamable HTTP was answered; but a 401 or 403 to the GET is
@@ -92,7 +92,7 @@ class AutoHttpTransport:
             max_depth=max_depth,
             endpoint_prefix=endpoint_prefix,
         )
-        self._in_use: Transport = (
+        super().__init__(
             self._make_sse()
             if known.is_old
             else HttpTransport(
@@ -107,7 +107,6 @@ class AutoHttpTransport:
             )
         )
         self._first: tuple[int, bytes] | None = None
-        self._closing = False
         self._receiver: Receiver
         self._group: TaskGroup
 
@@ -128,20 +127,7 @@ class AutoHttpTransport:
     async def send(self, message: bytes, *, call: int | None = None) -> None:
         if self._first is None and call is not None and _is_initialize(message):
             self._first = call, message
-        await self._in_use.send(message, call=call)
-
-    def abandon(self, call: int) -> None:
-        self._in_use.abandon(call)
-
-    def established(self, version: str) -> None:
-        self._in_use.established(version)
-
-    def close(self) -> None:
-        self._closing = True
-        self._in_use.close()
-
-    def describe(self) -> str:
-        return self._in_use.describe()
+        await super().send(message, call=call)
 
     def __repr__(self) -> str:
         return f"<AutoHttpTransport {self._in_use!r}>"

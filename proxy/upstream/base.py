@@ -2,8 +2,8 @@
 
 For `routing`: `Session` (one legacy session with a server), `Outcome`, `Question`, `CallListener`.
 Between `session` and the transports: `Transport` (moves whole JSON-RPC messages as bytes) and
-`Receiver` (is told what came). All of it runs in one event loop; methods that are not `async` never
-block and may be called from a reader loop.
+`Receiver` (is told what came); `TransportChoice` is for transports that stand before others. All of it
+runs in one event loop; methods that are not `async` never block and may be called from a reader loop.
 """
 
 from __future__ import annotations
@@ -135,3 +135,27 @@ class Transport(Protocol):
     def describe(self) -> str:
         """For logs and errors: `stdio pid 4711`, `http https://host/mcp`."""
         ...
+
+
+class TransportChoice:
+    """What the transports that choose another one have in common: all but `run` goes to the one in use."""
+
+    def __init__(self, in_use: Transport) -> None:
+        self._in_use = in_use
+        self._closing = False
+
+    async def send(self, message: bytes, *, call: int | None = None) -> None:
+        await self._in_use.send(message, call=call)
+
+    def abandon(self, call: int) -> None:
+        self._in_use.abandon(call)
+
+    def established(self, version: str) -> None:
+        self._in_use.established(version)
+
+    def close(self) -> None:
+        self._closing = True
+        self._in_use.close()
+
+    def describe(self) -> str:
+        return self._in_use.describe()

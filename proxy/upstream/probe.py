@@ -23,7 +23,7 @@ from proxy.errors import UpstreamClosed, UpstreamError, UpstreamRefused, Upstrea
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.jsonrpc import ErrorResponse, MessageError, ResultResponse
-from proxy.upstream.base import Receiver, Transport
+from proxy.upstream.base import Receiver, Transport, TransportChoice
 from proxy.upstream.endpoint import UnexpectedStatus
 
 PROBE_TIMEOUT_S: Final = 2.0  # slow starters answer late, but then the handshake shows what they are
@@ -65,7 +65,7 @@ class UpstreamEra:
         return f"<UpstreamEra {self.known or 'unknown'}>"
 
 
-class ProbingTransport:
+class ProbingTransport(TransportChoice):
     """A transport that finds out the upstream's era before it is `started`, if nobody has yet.
 
     `probe_params` are the raw params of `server/discover`.
@@ -75,8 +75,7 @@ class ProbingTransport:
         self._make = make
         self._era = era
         self._probe_params = probe_params
-        self._in_use = make()
-        self._closing = False
+        super().__init__(make())
 
     async def run(self, receiver: Receiver, *, task_status: StartStatus[None]) -> None:
         """See `Transport`. Raises UpstreamError before `started`, also if the probe decided nothing."""
@@ -115,22 +114,6 @@ class ProbingTransport:
         self._in_use, relay = self._make(), _Relay(receiver)
         await tasks.start(partial(self._in_use.run, relay))
         return relay
-
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
-        await self._in_use.send(message, call=call)
-
-    def abandon(self, call: int) -> None:
-        self._in_use.abandon(call)
-
-    def established(self, version: str) -> None:
-        self._in_use.established(version)
-
-    def close(self) -> None:
-        self._closing = True
-        self._in_use.close()
-
-    def describe(self) -> str:
-        return self._in_use.describe()
 
     def __repr__(self) -> str:
         return f"<ProbingTransport {self._in_use!r} {self._era!r}>"
