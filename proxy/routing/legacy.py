@@ -1,0 +1,64 @@
+"""The seam between the HTTP entrance and whatever serves legacy clients.
+
+`downstream` reads one HTTP request of a legacy client, judges its form, and hands it to a `LegacyHandler`; what
+comes back is an HTTP response to be written as it comes. Two handlers exist: `http_passthrough`, before servers that
+speak Streamable HTTP, and `session_layer`, before all others. Contract section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from http import HTTPMethod
+from typing import Protocol
+
+from proxy.owners import Owner
+from proxy.protocol.jsonrpc import Message
+
+
+@dataclass(frozen=True, slots=True)
+class HttpMessage:
+    """One HTTP request of a legacy client.
+
+    `headers` are all of them, as they came. `body` is that of a POST, and `messages` is what is in it: one
+    message, or those of a batch, which `is_batch`. GET and DELETE have neither.
+    """
+
+    method: HTTPMethod
+    headers: Sequence[tuple[str, str]]
+    owner: Owner
+    body: bytes = b""
+    messages: Sequence[Message] = ()
+    is_batch: bool = False
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header, whatever its spelling."""
+        wanted = name.lower()
+        return next((value for key, value in self.headers if key.lower() == wanted), None)
+
+
+@dataclass(slots=True)
+class Reply:
+    """An HTTP response. `body` is all of it, or the chunks as they come.
+
+    A chunk may end anywhere; heartbeats are put in by whoever writes, where a block has ended.
+    """
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    body: bytes | AsyncIterator[bytes] = b""
+
+
+class LegacyHandler(Protocol):
+    """Serves legacy clients over HTTP."""
+
+    def serve(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
+        """The response, to be written inside the context; leaving it early means that the client is gone, which
+        cancels nothing (HTTP-063). Raises ProxyError on entry.
+        """
+        ...
+
+    def drain(self) -> None:
+        """End the streams that never end by themselves."""
+        ...
