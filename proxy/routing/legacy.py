@@ -1,8 +1,8 @@
 """The seam between the HTTP entrance and whatever serves legacy clients.
 
-`downstream` reads one HTTP request of a legacy client, judges its form, and hands it to a `LegacyHandler`; what
-comes back is an HTTP response to be written as it comes. Two handlers exist: `http_passthrough`, before servers that
-speak Streamable HTTP, and `session_layer`, before all others. Contract section 6.
+`downstream` reads one HTTP request of a legacy client, judges its form, and hands it to a `LegacyHandler`;
+what comes back is an HTTP response to be written as it comes. Two handlers exist: `http_passthrough`, before
+servers that speak Streamable HTTP, and `session_layer`, before all others. Contract section 6.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class LegacyHandler(Protocol):
     """Serves legacy clients over HTTP."""
 
     def serve(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
-        """The response, to be written inside the context; leaving it early means that the client is gone, which
-        cancels nothing (HTTP-063). Raises ProxyError on entry.
+        """The response, to be written inside the context. Leaving it early means that the client is gone,
+        which cancels nothing (HTTP-063). Raises ProxyError on entry.
         """
         ...
 
