@@ -28,7 +28,7 @@ from proxy.errors import (
 from proxy.logs import get_logger, task_hash
 from proxy.protocol.jsonrpc import error_object
 from proxy.routing.live import LiveCall
-from proxy.routing.outcomes import answer_of
+from proxy.routing.outcomes import answer_of, tool_error_of
 from proxy.routing.progress import shortened
 from proxy.stores.base import TaskStore
 from proxy.tasks import lifecycle
@@ -144,7 +144,8 @@ class Follower:
             return self._failed(TaskEvent.CALL_LOST, exc, now_ms)
         info = self.call.info
         legacy_info = info.server_info if info is not None and info.era is Era.LEGACY else None
-        return lifecycle.completed(self.task, result, legacy_info, polling, now_ms)
+        tool_error = tool_error_of(result)
+        return lifecycle.completed(self.task, result, legacy_info, polling, now_ms, tool_error=tool_error)
 
     def _failed(self, event: TaskEvent, loss: ProxyError, now_ms: int) -> Task:
         error, message = (

@@ -1,4 +1,4 @@
-"""What an upstream answered, made fit for a modern client.
+"""What an upstream answered: made fit for a modern client, and, of a tool that failed, in words.
 
 Above: `conversion`, whose clients get it, and `following`, which stores only what can be served. Below:
 `eras.to_modern`. An upstream's error is an answer, not a fault of ours. Contract section 3, "Results".
@@ -7,14 +7,18 @@ Above: `conversion`, whose clients get it, and `following`, which stores only wh
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Final
 
 from proxy.eras.era import Era
 from proxy.eras.to_modern import MODERN_CODES, ServerInfo, error_code, lift_error, lift_result
 from proxy.errors import HTTP_STATUS, ErrorCode, UpstreamProtocolError
 from proxy.protocol import names
-from proxy.protocol.envelope import splice
+from proxy.protocol.envelope import RawObject, elements, splice
 from proxy.routing.base import Answer, ErrorAnswer, ResultAnswer
+from proxy.routing.progress import shortened
 from proxy.upstream.base import Failure, Outcome, Result
+
+TOOL_ERROR: Final = "The tool reported an error."
 
 
 def answer_of(method: str, outcome: Outcome, info: ServerInfo | None) -> Answer:
@@ -46,6 +50,36 @@ def _modern_answer(outcome: Outcome) -> Answer:
             if code in MODERN_CODES:
                 return ErrorAnswer(error, HTTP_STATUS[ErrorCode(code)])
             return error_answer(error)  # the codes that nobody may use are no better from a modern server
+
+
+def tool_error_of(result: bytes) -> str | None:
+    """What a result says of the tool's failure, shortened; None unless its `isError` is true.
+
+    An `isError` that stands twice says nothing. Tools 2025-11-25, "Error Handling".
+    """
+    try:
+        obj = RawObject.parse(result)
+        if obj.get("isError") != b"true":
+            return None
+    except ValueError:
+        return None
+    return shortened(_first_text(obj) or TOOL_ERROR)
+
+
+def _first_text(result: RawObject) -> str | None:
+    """The first text among its content that is more than white space."""
+    try:
+        for raw in elements(result.get("content") or b"[]"):
+            if raw[:1] == b"{" and (text := _text(RawObject.parse(raw))):
+                return text
+    except ValueError:
+        pass  # no list, or a member twice: that it failed is known all the same
+    return None
+
+
+def _text(block: RawObject) -> str | None:
+    text = block.text("text") if block.text("type") == "text" else None
+    return text.strip() if text is not None else None
 
 
 def with_server_info(result: bytes, server_info: bytes | None) -> bytes:

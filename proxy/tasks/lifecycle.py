@@ -140,10 +140,21 @@ def noted(task: Task, message: str, now_ms: int) -> Task:
     return _moved(task, now_ms, status_message=message)
 
 
-def completed(task: Task, result: bytes, server_info: bytes | None, polling: Polling, now_ms: int) -> Task:
-    """The upstream answered with a result, `isError` or not; `result` is its raw JSON."""
+def completed(
+    task: Task,
+    result: bytes,
+    server_info: bytes | None,
+    polling: Polling,
+    now_ms: int,
+    *,
+    tool_error: str | None,
+) -> Task:
+    """The upstream answered with a result; `result` is its raw JSON.
+
+    `tool_error` is what people read of a result with `isError: true`, None for any other.
+    """
     ended = _ended(task, TaskEvent.RESULT, COMPLETED_MESSAGE, polling, now_ms, result=result)
-    return replace(ended, server_info=server_info)
+    return replace(ended, server_info=server_info, tool_error=tool_error)
 
 
 def failed(task: Task, event: TaskEvent, error: bytes, message: str, polling: Polling, now_ms: int) -> Task:

@@ -65,8 +65,9 @@ class Task:
     `poll_interval_ms` are None while the task runs, since they then follow its age
     (`policy.running_ttl_ms`, `policy.Polling`), and fixed at its end. `result` and `error`
     are raw JSON; exactly one is set in `completed` and `failed`, none otherwise. `server_info` is the raw
-    `serverInfo` of the server that answered. A store may hand out records without the result where it
-    says so.
+    `serverInfo` of the server that answered. `tool_error` says in a few words what a tool result with
+    `isError: true` reports: `completed` here and in the modern dialect, failed in that of 2025 (T25-STA-003).
+    A store may hand out records without the result where it says so.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Task:
     result: bytes | None = None
     error: bytes | None = None
     server_info: bytes | None = None
+    tool_error: str | None = None
     revision: int = 0
 
     def __post_init__(self) -> None:
@@ -97,6 +99,8 @@ class Task:
             raise ValueError(f"task {self.id}: {self.status} without its final ttl and poll interval")
         if self.result is not None and self.status is not TaskStatus.COMPLETED:
             raise ValueError(f"task {self.id}: {self.status} with a result")
+        if self.tool_error is not None and self.status is not TaskStatus.COMPLETED:
+            raise ValueError(f"task {self.id}: {self.status} with an error of the tool")
         if (self.error is not None) != (self.status is TaskStatus.FAILED):
             raise ValueError(f"task {self.id}: {self.status} and its error do not fit")
 

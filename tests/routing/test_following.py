@@ -35,13 +35,15 @@ async def ended(rig: Bench, task: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("is_error", [True, False])
 async def test_a_result_ends_in_completed_whether_or_not_it_is_an_error_of_the_tool(is_error: bool) -> None:
-    """TX-STA-003, TX-STA-004, TOOL-003."""
+    """TX-STA-003, TX-STA-004, TOOL-003; the record knows which, for T25-STA-003."""
     async with bench() as rig:
         task, call = await rig.task(rig.client())
         call.answer({**TEXT, "isError": is_error})
         answer = await ended(rig, task)
         assert (answer["status"], answer["result"]["isError"]) == ("completed", is_error)
         assert answer["result"]["content"] == TEXT["content"]
+        stored = await rig.stored(task)
+        assert stored.tool_error == (TEXT["content"][0]["text"] if is_error else None)
 
 
 @pytest.mark.parametrize("code, seen", [(-32602, -32602), (7, 7), (-32002, -32602), (-32050, -32603)])

@@ -40,7 +40,7 @@ def new_task(clock: ManualClock, letter: str) -> Task:
 async def completed(store: TaskStore, clock: ManualClock, letter: str) -> Task:
     task = new_task(clock, letter)
     await store.create(task)
-    done = lifecycle.completed(task, RESULT, None, Polling(), clock.wall_ms())
+    done = lifecycle.completed(task, RESULT, None, Polling(), clock.wall_ms(), tool_error=None)
     await store.compare_and_set(task, done)
     return done
 

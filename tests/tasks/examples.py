@@ -45,7 +45,7 @@ def waiting(questions: int = 1) -> Task:
 
 
 def completed() -> Task:
-    return lifecycle.completed(working(), RESULT, SERVER_INFO, POLLING, LATER_MS)
+    return lifecycle.completed(working(), RESULT, SERVER_INFO, POLLING, LATER_MS, tool_error=None)
 
 
 def failed() -> Task:

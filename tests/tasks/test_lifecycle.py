@@ -25,6 +25,7 @@ from tests.tasks.examples import (
     SERVER_INFO,
     answer,
     cancelled,
+    completed,
     in_status,
     question,
     waiting,
@@ -87,7 +88,7 @@ def test_every_status_has_a_row_and_a_terminal_one_an_empty_row() -> None:
 
 ENDINGS: Final[dict[str, tuple[Move, TaskStatus]]] = {
     "completed": (
-        lambda t: lifecycle.completed(t, RESULT, SERVER_INFO, POLLING, LATER_MS),
+        lambda t: lifecycle.completed(t, RESULT, SERVER_INFO, POLLING, LATER_MS, tool_error=None),
         TaskStatus.COMPLETED,
     ),
     **{
@@ -160,11 +161,18 @@ def test_what_comes_late_finds_the_very_same_record(status: TaskStatus, late: Mo
 def test_a_result_is_kept_as_the_text_it_came_in() -> None:
     """Contract section 4: with or without isError."""
     for result in (RESULT, b'{"isError":true,"content":[]}'):
-        task = lifecycle.completed(working(), result, SERVER_INFO, POLLING, LATER_MS)
+        task = lifecycle.completed(working(), result, SERVER_INFO, POLLING, LATER_MS, tool_error=None)
         assert task.result == result
         assert task.error is None
         assert task.server_info == SERVER_INFO
         assert task.status_message
+
+
+def test_what_a_tool_reports_as_its_error_is_kept_beside_the_result() -> None:
+    """TX-STA-004, T25-STA-003: completed is what the record says; the 2025 dialect reads the other field."""
+    task = lifecycle.completed(waiting(), RESULT, None, POLLING, LATER_MS, tool_error="no such table")
+    assert (task.status, task.result, task.tool_error) == (TaskStatus.COMPLETED, RESULT, "no such table")
+    assert completed().tool_error is None
 
 
 @pytest.mark.parametrize("event", [TaskEvent.ERROR, TaskEvent.CALL_LOST, TaskEvent.LIMIT_PASSED])
@@ -273,7 +281,7 @@ def test_the_wall_clock_may_go_back_and_last_updated_does_not() -> None:
     task = lifecycle.noted(working(), "1/2", CREATED_MS + 500)
     task = lifecycle.noted(task, "2/2", CREATED_MS - 7_000)
     assert task.updated_at_ms == CREATED_MS + 500
-    task = lifecycle.completed(task, RESULT, None, POLLING, CREATED_MS - 7_000)
+    task = lifecycle.completed(task, RESULT, None, POLLING, CREATED_MS - 7_000, tool_error=None)
     assert task.updated_at_ms == CREATED_MS + 500
     assert task.ttl_ms == RETENTION_MS
 
@@ -281,7 +289,7 @@ def test_the_wall_clock_may_go_back_and_last_updated_does_not() -> None:
 def test_a_result_is_kept_for_the_whole_retention_however_long_the_work_took() -> None:
     """TX-NEW-011: not a millisecond less, and gone with the last one (TX-NEW-012)."""
     end_ms = CREATED_MS + 40 * RETENTION_MS
-    task = lifecycle.completed(working(), RESULT, None, POLLING, end_ms)
+    task = lifecycle.completed(working(), RESULT, None, POLLING, end_ms, tool_error=None)
     assert not task.expired(end_ms + RETENTION_MS - 1)
     assert task.expired(end_ms + RETENTION_MS)
 
@@ -327,7 +335,7 @@ def step(task: Task, what: str, number: int, now_ms: int) -> Task:
         case "note":
             return lifecycle.noted(task, f"step {number}", now_ms)
         case "complete":
-            return lifecycle.completed(task, RESULT, None, POLLING, now_ms)
+            return lifecycle.completed(task, RESULT, None, POLLING, now_ms, tool_error=None)
         case "cancel":
             return lifecycle.cancelled(task, POLLING, now_ms)
         case _:

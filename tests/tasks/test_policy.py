@@ -75,7 +75,7 @@ def test_a_further_method_needs_a_row_and_nothing_of_the_task_machine() -> None:
     task = lifecycle.created(
         id="x", owner="alice", method="prompts/get", name="p", now_ms=CREATED_MS, retention_ms=RETENTION_MS
     )
-    task = lifecycle.completed(task, b'{"messages":[]}', None, POLLING, LATER_MS)
+    task = lifecycle.completed(task, b'{"messages":[]}', None, POLLING, LATER_MS, tool_error=None)
     read = views.get_task_result(task, POLLING, LATER_MS, lift_result=bytes, lift_error=bytes)
     assert loads(read)["result"] == {"messages": []}
 
