@@ -31,9 +31,11 @@ from proxy.protocol.envelope import dumps
 from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
 from proxy.routing.listen import Listen
+from proxy.routing.own_server import Client
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
 from proxy.routing.runner import Runner
+from proxy.routing.task_changes import TaskChanges
 from proxy.routing.task_methods import TaskMethods
 from proxy.stores.base import TaskStore
 from proxy.stores.disk import DiskStore, Durability
@@ -116,7 +118,7 @@ class Upstream:
             era=self._era,
         )
 
-    def passthrough(self, client: LineWriter) -> Passthrough:
+    def passthrough(self, client: Client) -> Passthrough:
         """The session of one legacy client on stdio."""
         return Passthrough(
             lambda: self._plain_transport(LOCAL_USER),
@@ -125,6 +127,7 @@ class Upstream:
             clock=self._clock,
             max_depth=self._config.limits.depth,
             start_timeout_s=self._config.upstream.start_timeout,
+            asking=self._asking,
         )
 
 
@@ -181,7 +184,8 @@ async def assemble(
     listen = Listen(pool, store, policy, clock)
     polls = PollLimit(config.limits.polls_per_task, clock)
     bridge = Bridge(pool, conversion, upstream.era, upstream.supported_versions)
-    router = Router(bridge, TaskMethods(store, runner, policy, polls, clock), listen)
+    changes = TaskChanges(store, runner, policy, clock)
+    router = Router(bridge, TaskMethods(changes, policy, polls, clock), listen)
     operations = Operations(_reporter(store, pool))
     return Parts(config, clock, secret, upstream, pool, runner, conversion, listen, router, operations)
 

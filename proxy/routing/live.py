@@ -8,6 +8,7 @@ request of the client; so a client that goes away takes nothing with it but its 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +31,9 @@ START_GRACE_S: Final = 10.0  # a server that takes longer to start shows as a ta
 SessionCheck = Callable[[ClientRequest, LegacySession], Awaitable[None]]
 """Raises ProxyError where the session's server cannot be asked this."""
 
+Place = Callable[[], AbstractAsyncContextManager[LegacySession]]
+"""A session for one call, as long as the context lasts. Raises UpstreamError if there is none."""
+
 NotificationListener = Callable[[str, bytes | None], None]
 
 
@@ -46,7 +50,8 @@ class LiveCall:
     """The state of one call. Changed only between awaits.
 
     `request` is what goes upstream; `capabilities` and `log_level` are those of the client's latest
-    request for it. `changed` beats at every change, `turned` only when the call ends or begins or stops
+    request for it. `place` is where a legacy client's call runs: on that client's own session; None: where
+    the pool has room. `changed` beats at every change, `turned` only when the call ends or begins or stops
     to wait for input. `questions` holds what is open, by key, in the order asked. A call has ended when
     `ended`: with an `outcome`, or with a `loss`, or because we `stopped` it, also for what the client is
     `missing`.
@@ -57,6 +62,7 @@ class LiveCall:
     policy: ToolPolicy
     want_progress: bool
     check: SessionCheck
+    place: Place | None = None
     capabilities: ClientCapabilities = field(init=False)
     log_level: str | None = field(init=False)
     questions: dict[str, OpenQuestion] = field(default_factory=dict)
@@ -212,7 +218,8 @@ class LiveCall:
         key = f"input-{self.next_key}"
         self.next_key += 1
         params = lift_question(question.method, question.params)
-        request = InputRequest(key, question.method, params, question.id.raw)
+        as_asked = question.params if params != question.params else None
+        request = InputRequest(key, question.method, params, question.id.raw, as_asked)
         self.questions[key] = OpenQuestion(question, request)
         self._turn()
 

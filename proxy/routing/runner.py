@@ -134,9 +134,13 @@ class Runner:
         request = call.request
         try:
             with call.scope:
-                async with self._pool.lease(
-                    request.owner, request.capabilities, on_starting=call.wait_for_start
-                ) as session:
+                async with (
+                    call.place()
+                    if call.place is not None
+                    else self._pool.lease(
+                        request.owner, request.capabilities, on_starting=call.wait_for_start
+                    ) as session
+                ):
                     call.got_session(session, self._clock.monotonic())
                     await call.check(request, session)
                     await self._keep_log_level(call, session)
@@ -164,7 +168,8 @@ class Runner:
         for attempt in range(MAX_ROUNDS):
             outcome = await session.call(request.method, params, call, want_progress=call.want_progress)
             asked = modern_input.asked_for(call, outcome)
-            urls = url_elicitations.asked_for(call, outcome)
+            # A 2025 client gets the very error, as it would have without us.
+            urls = url_elicitations.asked_for(call, outcome) if call.place is None else []
             if asked is not None:
                 params = await modern_input.next_params(call, asked)
                 if not asked.questions:  # the server only wants to be asked again (MRTR-019)

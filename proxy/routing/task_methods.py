@@ -1,30 +1,25 @@
 """`tasks/get`, `tasks/update` and `tasks/cancel`, answered from the store alone.
 
-Above: the router. Below: the store, and the runner for what must reach the upstream. Each change is one
-compare-and-set, made again from the newer record where somebody else was first. Tasks extension, "Task
-Polling", "Task Update Requests", "Task Cancellation".
+Above: the router. Below: `task_changes`. Tasks extension, "Task Polling", "Task Update Requests", "Task
+Cancellation".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
-
-import anyio
 
 from proxy.clock import Clock
 from proxy.eras.to_modern import lift_error, lift_result
-from proxy.errors import ClientProtocolError, ErrorCode, StoreError, TaskConflict, TaskNotFound
+from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.limits import PollLimit
 from proxy.logs import get_logger, task_hash
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
-from proxy.routing.runner import Runner
-from proxy.stores.base import TaskStore
+from proxy.routing.task_changes import TaskChanges
 from proxy.tasks import inputs, lifecycle, views
 from proxy.tasks.policy import Policy
-from proxy.tasks.task import InputAnswer, Task, is_task_id
+from proxy.tasks.task import InputAnswer, Task
 
 ACKNOWLEDGED: Final = dumps({"resultType": names.COMPLETE})
 
@@ -34,11 +29,8 @@ log = get_logger()
 class TaskMethods:
     """Handlers of the three methods. The extension was declared, or they are not called."""
 
-    def __init__(
-        self, store: TaskStore, runner: Runner, policy: Policy, polls: PollLimit, clock: Clock
-    ) -> None:
-        self._store = store
-        self._runner = runner
+    def __init__(self, changes: TaskChanges, policy: Policy, polls: PollLimit, clock: Clock) -> None:
+        self._changes = changes
         self._policy = policy
         self._polls = polls
         self._clock = clock
@@ -75,7 +67,7 @@ class TaskMethods:
                 return task
             return lifecycle.answered(task, list(accepted.values()), self._clock.wall_ms())
 
-        task = await self._change(request, apply)
+        task = await self._changes.change(request.owner, request.params.text("taskId"), apply)
         if accepted:
             log.info("task_input_given", task=task_hash(task.id), answers=len(accepted))
         return ResultAnswer(ACKNOWLEDGED)
@@ -86,44 +78,10 @@ class TaskMethods:
         def apply(task: Task) -> Task:
             if task.status.is_terminal:
                 return task
-            return lifecycle.cancelled(task, self._policy.polling, self._clock.wall_ms())
+            return self._changes.cancelled(task)
 
-        await self._change(request, apply)
+        await self._changes.change(request.owner, request.params.text("taskId"), apply)
         return ResultAnswer(ACKNOWLEDGED)
 
-    async def _change(self, request: ClientRequest, apply: Callable[[Task], Task]) -> Task:
-        """Store what `apply` makes of the task, again from the newer record after a conflict; carry it out.
-
-        Once begun it is finished, though the client hangs up: what is stored must reach the upstream.
-        """
-        while True:
-            task = await self._owned(request)
-            new = apply(task)
-            with anyio.CancelScope(shield=True):  # the store has a bound
-                if await self._stored(task, new):
-                    self._runner.carry_out(new)
-                    return new
-
-    async def _stored(self, task: Task, new: Task) -> bool:
-        """Whether `new` is what is stored now; False after a conflict. Raises StoreError."""
-        if new is task:
-            return True
-        try:
-            await self._store.compare_and_set(task, new)
-        except TaskConflict:
-            return False
-        except StoreError:
-            self._runner.look_again(task)  # the client may come again, but need not
-            raise
-        return True
-
     async def _owned(self, request: ClientRequest) -> Task:
-        """The task that the request names, if it is the client's own. Raises TaskNotFound otherwise."""
-        task_id = request.params.text("taskId")
-        if task_id is None or not is_task_id(task_id):
-            raise TaskNotFound
-        task = await self._store.get(task_id)
-        if task.owner != request.owner.key:
-            log.info("task_access_denied", task=task_hash(task_id))
-            raise TaskNotFound
-        return task
+        return await self._changes.owned(request.owner, request.params.text("taskId"))

@@ -39,13 +39,15 @@ class InputRequest:
     """An open question of the upstream.
 
     `key` is ours and never used twice in a task's life; `method` and `params` (raw JSON, None if
-    absent) are what the client is asked; `question_id` is the raw id of upstream's request.
+    absent) are what the client is asked; `question_id` is the raw id of upstream's request. `as_asked`
+    are the params in upstream's own words, for the 2025 dialect, where they differ from `params`.
     """
 
     key: str
     method: str
     params: bytes | None
     question_id: bytes
+    as_asked: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

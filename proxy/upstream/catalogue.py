@@ -1,12 +1,14 @@
-"""The tools of one session, as far as the proxy itself must know them: their mirrored parameters.
+"""The tools of one session, as far as the proxy itself must know them: mirrored parameters, task marks.
 
-Above: the bridge, which checks `Mcp-Param-*` headers. Below: `tools/list` of the session, every page of
-it. Kept until the upstream says that its list changed, or for a while where it never says so.
+Above: the bridge, which checks `Mcp-Param-*` headers, and the 2025 tasks, which leave upstream's own task
+tools to it. Below: `tools/list` of the session, every page of it. Kept until the upstream says that its list
+changed, or for a while where it never says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -29,14 +31,25 @@ log = get_logger()
 Ask = Callable[[str, bytes | None], Awaitable[Outcome]]
 
 
+@dataclass(frozen=True, slots=True)
+class ToolFacts:
+    """`runs_as_task`: the upstream marks it as a task tool of its own (`optional` or `required`)."""
+
+    mirrored: tuple[MirroredParam, ...] = ()
+    runs_as_task: bool = False
+
+
+_UNKNOWN: Final = ToolFacts()
+
+
 class Catalogue:
-    """Mirrored parameters by tool name."""
+    """What is known of the tools, by name."""
 
     def __init__(self, ask: Ask, clock: Clock) -> None:
         self._ask = ask
         self._clock = clock
         self._turn = anyio.Lock()
-        self._tools: dict[str, tuple[MirroredParam, ...]] = {}
+        self._tools: dict[str, ToolFacts] = {}
         self._fresh_until = float("-inf")
         self._changes = 0
 
@@ -50,10 +63,17 @@ class Catalogue:
 
         None if the list cannot be had in time: then what was known of it before still counts.
         """
+        return (await self._facts(tool)).mirrored
+
+    async def runs_as_task(self, tool: str) -> bool:
+        """Whether the upstream runs `tool` as a 2025 task of its own; False also if that is not known."""
+        return (await self._facts(tool)).runs_as_task
+
+    async def _facts(self, tool: str) -> ToolFacts:
         async with self._turn:
             if self._clock.monotonic() >= self._fresh_until:
                 await self._load()
-        return self._tools.get(tool, ())
+        return self._tools.get(tool, _UNKNOWN)
 
     async def _load(self) -> None:
         changes, keep_s = self._changes, KEEP_S
@@ -66,8 +86,8 @@ class Catalogue:
         if changes == self._changes:
             self._fresh_until = self._clock.monotonic() + keep_s
 
-    async def _walk(self) -> dict[str, tuple[MirroredParam, ...]]:
-        found: dict[str, tuple[MirroredParam, ...]] = {}
+    async def _walk(self) -> dict[str, ToolFacts]:
+        found: dict[str, ToolFacts] = {}
         params: bytes | None = None
         seen: set[str] = set()
         for _ in range(MAX_PAGES):
@@ -75,7 +95,7 @@ class Catalogue:
             tools = page.get("tools")
             for tool in tools if isinstance(tools, list) else []:
                 if isinstance(tool, dict) and isinstance(tool.get("name"), str):
-                    found[tool["name"]] = mirrored_params(tool.get("inputSchema"))
+                    found[tool["name"]] = _facts_of(tool)
             cursor = page.get("nextCursor")
             if not isinstance(cursor, str):
                 return found
@@ -85,6 +105,12 @@ class Catalogue:
             seen.add(cursor)
             params = dumps({"cursor": cursor})
         return found
+
+
+def _facts_of(tool: dict[str, Any]) -> ToolFacts:
+    execution = tool.get("execution")
+    said = execution.get("taskSupport") if isinstance(execution, dict) else None
+    return ToolFacts(mirrored_params(tool.get("inputSchema")), said in ("optional", "required"))
 
 
 def _page_of(outcome: Outcome) -> dict[str, Any]:

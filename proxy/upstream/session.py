@@ -66,8 +66,14 @@ class LegacySession:
         start_timeout_s: float,
         on_change: ChangeListener,
         era: UpstreamEra | None = None,
+        adopted: ServerInfo | None = None,
+        first_id: int = 1,
     ) -> None:
-        """`era` is what is known of the server's; without it the server is taken as legacy."""
+        """`era` is what is known of the server's; without it the server is taken as legacy.
+
+        `adopted`: the session exists already, opened by a legacy client, and this is what its server said:
+        no handshake then. Ids and tokens count up from `first_id`, away from those of that client.
+        """
         self._era = era if era is not None else UpstreamEra(Era.LEGACY)
         self._transport = transport
         self._name = name
@@ -75,11 +81,12 @@ class LegacySession:
         self._client_version = client_version
         self._start_timeout_s = start_timeout_s
         self._on_change = on_change
+        self._adopted = adopted
         self._info: ServerInfo | None = None
         self._loss: UpstreamError | None = None
         self._stale = anyio.Event()  # no new calls here
         self._gone = anyio.Event()  # nothing of the connection is left
-        self._table = PendingTable()
+        self._table = PendingTable(first_id)
         self._posts = Posts(self._send, name)
         self._questions = Questions(
             self._table, asking, capabilities, clock, send=self._send, post=self._posts.post
@@ -143,6 +150,9 @@ class LegacySession:
 
         A server that turns out to be of the other era is asked again for it by the next session.
         """
+        if self._adopted is not None:
+            self._info = self._adopted
+            return
         method = names.DISCOVER if self._era.known is Era.MODERN else names.INITIALIZE
         try:
             with anyio.fail_after(self._start_timeout_s):

@@ -30,6 +30,7 @@ from proxy.routing.conversion import Conversion
 from proxy.routing.listen import Listen
 from proxy.routing.router import Router
 from proxy.routing.runner import Runner
+from proxy.routing.task_changes import TaskChanges
 from proxy.routing.task_methods import TaskMethods
 from proxy.stores.memory import MemoryStore
 from proxy.tasks.policy import InputMode, Policy, ToolMode, ToolPolicy
@@ -227,7 +228,8 @@ class Bench:
         self.conversion = Conversion(self.runner, self.store, self.policy, self.clock, b"k" * 32)
         self.listen = Listen(self.pool, self.store, self.policy, self.clock)
         polls = PollLimit(self._polls, self.clock)
-        methods = TaskMethods(self.store, self.runner, self.policy, polls, self.clock)
+        changes = TaskChanges(self.store, self.runner, self.policy, self.clock)
+        methods = TaskMethods(changes, self.policy, polls, self.clock)
         self.router = Router(Bridge(self.pool, self.conversion), methods, self.listen)
 
     def _session(
