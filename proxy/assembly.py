@@ -32,6 +32,7 @@ from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
 from proxy.routing.listen import Listen
 from proxy.routing.own_server import Client
+from proxy.routing.own_server import Client
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
 from proxy.routing.runner import Runner

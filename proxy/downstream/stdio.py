@@ -29,6 +29,7 @@ from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, check
 from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestId
 from proxy.protocol.lines import HEAD_BYTES, Line, LineSplitter, Oversized, Tail
 from proxy.routing.base import ClientRequest
+from proxy.routing.own_server import Client
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
 
@@ -71,13 +72,29 @@ class _InFlight:
         return self.request.method == names.SUBSCRIPTIONS_LISTEN
 
 
+class _Lines:
+    """A legacy client: one pipe for everything, so it does not matter what a message belongs to."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+
+    def answer(self, rid: RequestId | None, message: bytes) -> None:
+        self._writer.send(message)
+
+    def ask(self, request: Request, message: bytes, call: RequestId | None) -> None:
+        self._writer.send(message)
+
+    def tell(self, notification: Notification, message: bytes, call: RequestId | None) -> None:
+        self._writer.send(message)
+
+
 class StdioEndpoint:
     """Serves one client. `serve` returns when its stdin has ended, or it has stopped reading."""
 
     def __init__(
         self,
         router: Router,
-        make_passthrough: Callable[[LineWriter], Passthrough],
+        make_passthrough: Callable[[Client], Passthrough],
         writer: LineWriter,
         settings: StdioSettings,
     ) -> None:
@@ -214,7 +231,7 @@ class StdioEndpoint:
                 self._reject(request.id, ClientProtocolError(ErrorCode.INVALID_PARAMS, fault))
                 return
             assert self._tasks is not None  # `serve` is running
-            self._legacy = self._make_passthrough(self._writer)
+            self._legacy = self._make_passthrough(_Lines(self._writer))
             self._tasks.start_soon(self._legacy.run)
         self._legacy.from_client(request, raw)
 

@@ -1,21 +1,20 @@
 """One server of one legacy client, from its start to its end: what was sent to it, and what it asked.
 
 Above: `passthrough`, which sends what the client says and starts the next server when this one has ended.
-Below: a transport. Bodies keep their bytes but for request ids: an HTTP transport needs ours, and so do
-the requests of our own. Contract sections 6 and 9.
+Below: `in_flight`, which knows what belongs to which request, and a transport. Bodies keep their bytes but
+for request ids: an HTTP transport needs ours, and so do the requests of our own.
+Contract sections 6 and 9.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 import anyio
 
 from proxy.clock import Pulse
+from proxy.eras.attribution import AskingTools
 from proxy.errors import (
     ErrorCode,
     InternalError,
@@ -28,7 +27,7 @@ from proxy.errors import (
 )
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names, salvage
-from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, elements, members, splice
+from proxy.protocol.envelope import RawObject, elements, members, splice
 from proxy.protocol.jsonrpc import (
     ErrorResponse,
     Message,
@@ -38,38 +37,30 @@ from proxy.protocol.jsonrpc import (
     RequestId,
     ResultResponse,
 )
+from proxy.routing.in_flight import InFlight, Sent, ours, text_of
 from proxy.upstream.base import Transport
-
-_REMEMBERED: Final = frozenset(
-    {
-        names.INITIALIZE,
-        names.LOGGING_SET_LEVEL,
-        names.RESOURCES_SUBSCRIBE,
-        names.RESOURCES_UNSUBSCRIBE,
-    }
-)
-"""Requests that a later server is told again, once this one has accepted them."""
-
-_OURS_AS_TEXT: Final = re.compile(r"[1-9][0-9]{0,17}\Z", re.ASCII)
 
 log = get_logger()
 
 
 class Client(Protocol):
-    """Where messages for the client go. Must not block."""
+    """Where messages for the client go. Nothing of it blocks.
 
-    def send(self, message: bytes) -> None: ...
+    `call` is the client's request that a message belongs to, None if it belongs to none: on whose stream it
+    came, where the wire tells, else by the contract's rule (section 2).
+    """
 
+    def answer(self, rid: RequestId | None, message: bytes) -> None:
+        """A response; without an id if the server could not read that of the request."""
+        ...
 
-@dataclass(eq=False, slots=True)
-class _Sent:
-    """A request that was sent on. `rid` is the client's id, None if the request is our own."""
+    def ask(self, request: Request, message: bytes, call: RequestId | None) -> None:
+        """A request of the server."""
+        ...
 
-    rid: RequestId | None
-    remembered: Request | None = None
-    cancelled: bool = False
-    done: anyio.Event = field(default_factory=anyio.Event)
-    answer: ResultResponse | ErrorResponse | None = None
+    def tell(self, notification: Notification, message: bytes, call: RequestId | None) -> None:
+        """A notification of the server."""
+        ...
 
 
 class OwnServer:
@@ -86,6 +77,7 @@ class OwnServer:
         *,
         name: str,
         max_depth: int,
+        asking: AskingTools,
         accepted: Callable[[Request, ResultResponse], None],
         settled: Pulse,
     ) -> None:
@@ -95,9 +87,7 @@ class OwnServer:
         self._max_depth = max_depth
         self._accepted = accepted
         self._settled = settled
-        self._ids = itertools.count(1)
-        self._sent: dict[int, _Sent] = {}
-        self._asked: set[int | str] = set()
+        self._in_flight = InFlight(asking)
         self._stale = False
         self._scope = anyio.CancelScope()
         self.ready = anyio.Event()  # started, or could not be: then there is a `fault`
@@ -112,7 +102,7 @@ class OwnServer:
     @property
     def waited_for(self) -> int:
         """How many requests the client waits for."""
-        return sum(sent.rid is not None and not sent.cancelled for sent in self._sent.values())
+        return sum(sent.awaited for sent in self._in_flight)
 
     async def live(self) -> None:
         """From start to end. A fault of ours in it does not end the client's session."""
@@ -143,28 +133,28 @@ class OwnServer:
 
     def __repr__(self) -> str:
         state = "READY" if self.usable else "ENDED" if self.ended.is_set() else "ENDING"
-        return f"<OwnServer '{self._name}' {self._transport.describe()} {state}, {len(self._sent)} pending>"
+        return (
+            f"<OwnServer '{self._name}' {self._transport.describe()} {state}, {len(self._in_flight)} pending>"
+        )
 
     # -- what goes out ------------------------------------------------------------------------------
 
     async def request(self, request: Request, raw: bytes) -> None:
         """Send on a request of the client; it is answered in any case."""
-        ours = next(self._ids)
-        self._sent[ours] = _Sent(request.id, request if request.method in _REMEMBERED else None)
+        sent = self._in_flight.add(request)
         try:
-            await self._transport.send(with_values(raw, {"id": b"%d" % ours}), call=ours)
+            await self._transport.send(with_values(raw, {"id": b"%d" % sent.id}), call=sent.id)
         except UpstreamError as exc:
-            self.lost(ours, exc)
+            self.lost(sent.id, exc)
 
     async def ask(self, method: str, params: bytes | None) -> ResultResponse:
         """A request of our own, whose wait is bounded by the caller. Raises UpstreamError."""
-        ours, sent = next(self._ids), _Sent(None)
-        self._sent[ours] = sent
+        sent = self._in_flight.add_own(method)
         try:
-            await self._transport.send(jsonrpc.request(ours, method, params), call=ours)
+            await self._transport.send(jsonrpc.request(sent.id, method, params), call=sent.id)
             await sent.done.wait()
         finally:
-            self._sent.pop(ours, None)
+            self._in_flight.pop(sent.id)
         if not isinstance(sent.answer, ResultResponse):
             raise UpstreamClosed(f"upstream '{self._name}' did not accept {method}")
         return sent.answer
@@ -172,17 +162,14 @@ class OwnServer:
     async def cancel(self, rid: RequestId, raw: bytes, params: bytes) -> None:
         """Send on a cancellation of `rid`, the id translated with the request it names (CANC-006). One that
         names nothing in flight is ignored."""
-        for ours, sent in self._sent.items():
-            if sent.rid is not None and sent.rid.value == rid.value:
-                sent.cancelled = True
-                changed = with_values(params, {"requestId": b"%d" % ours})
-                await self.pass_on(with_values(raw, {"params": changed}))
-                return
+        if (sent := self._in_flight.named(rid)) is not None:
+            sent.cancelled = True
+            changed = with_values(params, {"requestId": b"%d" % sent.id})
+            await self.pass_on(with_values(raw, {"params": changed}))
 
     async def answer(self, answer: ResultResponse | ErrorResponse, raw: bytes) -> None:
         """Send on an answer; to what this server never asked, it is ignored (F16)."""
-        if answer.id is not None and answer.id.value in self._asked:
-            self._asked.remove(answer.id.value)
+        if answer.id is not None and self._in_flight.take_answered(answer.id.value):
             await self.pass_on(raw)
 
     async def pass_on(self, raw: bytes) -> None:
@@ -218,19 +205,17 @@ class OwnServer:
 
     def _take(self, message: Message, raw: bytes, call: int | None) -> None:
         match message:
-            case Request(rid):
-                self._asked.add(rid.value)
-                self._client.send(raw)
+            case Request():
+                self._client.ask(message, raw, self._in_flight.asked(message, call))
             case Notification():
-                self._client.send(raw)
+                self._client.tell(message, raw, self._in_flight.told(message, call))
             case ErrorResponse(None) if call is None:
-                self._client.send(raw)  # nobody can tell what it answers
+                self._client.answer(None, raw)  # nobody can tell what it answers
             case ResultResponse() | ErrorResponse():
                 self._take_answer(message, raw, call)
 
     def _take_answer(self, answer: ResultResponse | ErrorResponse, raw: bytes, call: int | None) -> None:
-        ours = _ours(answer.id) if answer.id is not None else call
-        sent = self._sent.pop(ours, None) if ours is not None else None
+        sent = self._in_flight.pop(ours(answer.id) if answer.id is not None else call)
         if sent is None:
             log.debug("late_answer_dropped", upstream=self._name)
             return
@@ -240,18 +225,18 @@ class OwnServer:
                 self.established(answer)
             self._accepted(sent.remembered, answer)
         if sent.rid is not None:
-            self._client.send(with_values(raw, {"id": sent.rid.raw}))
+            self._client.answer(sent.rid, with_values(raw, {"id": sent.rid.raw}))
         self._settle(sent)
 
     def _take_invalid(self, raw: bytes, fault: MessageError) -> None:
         """A broken answer ends the request that it names; the rest is noise (F34)."""
         if fault.code is ErrorCode.PARSE_ERROR:
-            ours = salvage.answered_by(raw)
+            answered = salvage.answered_by(raw)
         else:
-            ours = None if fault.id is None or "method" in RawObject.parse(raw) else _ours(fault.id)
-        if ours is not None:
+            answered = None if fault.id is None or "method" in RawObject.parse(raw) else ours(fault.id)
+        if answered is not None:
             error = UpstreamProtocolError(f"upstream '{self._name}' sent an invalid response: {fault}")
-            self.lost(ours, error)
+            self.lost(answered, error)
         else:
             log.warning("upstream_noise_skipped", upstream=self._name, reason=fault.message, bytes=len(raw))
 
@@ -259,25 +244,17 @@ class OwnServer:
         """What was pending is answered at once (contract section 9)."""
         if call is not None or not self._stale:
             log.warning("upstream_failed", reason=error.message)
-        for ours in [call] if call is not None else list(self._sent):
-            sent = self._sent.pop(ours, None)
-            if sent is None:
-                continue
-            if sent.rid is not None and not sent.cancelled:
-                self._client.send(jsonrpc.error_response(sent.rid, error_of(error)))
-            self._settle(sent)
+        for sent in self._in_flight:
+            if call is None or sent.id == call:
+                self._in_flight.pop(sent.id)
+                if sent.rid is not None and not sent.cancelled:
+                    self._client.answer(sent.rid, jsonrpc.error_response(sent.rid, error_of(error)))
+                self._settle(sent)
         self._stale = self._stale or call is None or isinstance(error, SessionLost)
 
-    def _settle(self, sent: _Sent) -> None:
+    def _settle(self, sent: Sent) -> None:
         sent.done.set()
         self._settled.beat()
-
-
-def _ours(rid: RequestId) -> int | None:
-    """The id of ours that an answer has; servers may have made a string of it (F17)."""
-    if isinstance(rid.value, int):
-        return rid.value
-    return int(rid.value) if _OURS_AS_TEXT.match(rid.value) else None
 
 
 def with_values(raw: bytes, values: Mapping[str, bytes]) -> bytes:
@@ -297,10 +274,3 @@ def error_of(fault: ProxyError) -> bytes:
 
 def version_in(initialized: ResultResponse) -> str:
     return text_of(initialized.result, "protocolVersion") or ""
-
-
-def text_of(raw: bytes, member: str) -> str | None:
-    try:
-        return RawObject.parse(raw).text(member)
-    except (JsonError, DuplicateMember):
-        return None

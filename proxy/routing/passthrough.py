@@ -1,6 +1,6 @@
 """One legacy client's session with the upstream, message by message and unchanged.
 
-Above: `downstream.stdio` (later also the HTTP session layer). Below: `own_server`, one at a time. If the
+Above: `downstream.stdio` and `session_layer`. Below: `own_server`, one at a time. If the
 server dies, or an HTTP server forgets the session, what was pending is answered with an error at once, and
 the next request gets a new server that is told what the old one knew: handshake, log level, subscriptions.
 Contract sections 6 and 9; field report F38.
@@ -17,19 +17,20 @@ import anyio
 from anyio.abc import TaskGroup
 
 from proxy.clock import Clock, Pulse
+from proxy.eras.attribution import AskingTools
 from proxy.errors import ProxyError, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
-from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject
+from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import (
     ErrorResponse,
     Message,
     Notification,
     Request,
-    RequestId,
     ResultResponse,
 )
-from proxy.routing.own_server import Client, OwnServer, error_of, text_of, version_in
+from proxy.routing.in_flight import rid_in, text_of
+from proxy.routing.own_server import Client, OwnServer, error_of, version_in
 from proxy.upstream.base import Transport
 
 BACK_OFF_S: Final = (0.0, 0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # before the n-th start in a row
@@ -93,13 +94,16 @@ class Passthrough:
         clock: Clock,
         max_depth: int,
         start_timeout_s: float,
+        asking: AskingTools,
     ) -> None:
+        """`asking` has the tools known to ask, of all sessions with this upstream."""
         self._make_transport = make_transport
         self._client = client
         self._name = name
         self._clock = clock
         self._max_depth = max_depth
         self._start_timeout_s = start_timeout_s
+        self._asking = asking
         self._waiting: deque[tuple[Message, bytes]] = deque()
         self._waiting_bytes = 0
         self._busy = False
@@ -162,7 +166,7 @@ class Passthrough:
 
     def _refuse(self, message: Message, fault: ProxyError) -> None:
         if isinstance(message, Request):
-            self._client.send(jsonrpc.error_response(message.id, error_of(fault)))
+            self._client.answer(message.id, jsonrpc.error_response(message.id, error_of(fault)))
         else:
             log.warning("message_not_delivered", upstream=self._name, reason=fault.message)
 
@@ -219,6 +223,7 @@ class Passthrough:
             self._client,
             name=self._name,
             max_depth=self._max_depth,
+            asking=self._asking,
             accepted=self._note,
             settled=self._changed,
         )
@@ -254,7 +259,7 @@ class Passthrough:
         for group, method in _LIST_CHANGES.items():
             declared = capabilities.object(group) if capabilities is not None else None
             if declared is not None and declared.get("listChanged") == b"true":
-                self._client.send(jsonrpc.notification(method))
+                self._client.tell(Notification(method, None), jsonrpc.notification(method), None)
 
     async def _tell_settings(self, server: OwnServer) -> None:
         """A server that refuses or ignores one works without it."""
@@ -279,18 +284,9 @@ async def _tell(server: OwnServer, message: Message, raw: bytes) -> None:
     """Send on what is not answered."""
     match message:
         case Notification(names.CANCELLED, params):
-            if params is not None and (rid := _named(params)) is not None:
+            if params is not None and (rid := rid_in(params, "requestId")) is not None:
                 await server.cancel(rid, raw, params)
         case ResultResponse() | ErrorResponse():
             await server.answer(message, raw)
         case _:
             await server.pass_on(raw)
-
-
-def _named(params: bytes) -> RequestId | None:
-    """The request that a cancellation names; None if it is malformed."""
-    try:
-        raw = RawObject.parse(params).get("requestId")
-    except (JsonError, DuplicateMember):
-        return None
-    return None if raw is None else RequestId.parse(raw)

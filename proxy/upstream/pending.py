@@ -1,24 +1,26 @@
 """Which calls of ours are in flight in one session, and which of them a message belongs to.
 
 Above: `session`, which calls, `inbox`, which brings what comes, and `questions`, which asks whose a
-question is. Nothing in here waits or sends. Contract section 2, "Which call does a server-initiated
-request belong to?".
+question is. Below: `eras.attribution`, the rule where the wire does not tell. Nothing in here waits or
+sends. Contract section 2, "Which call does a server-initiated request belong to?".
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 
+from proxy.eras.attribution import AskingTools, attribute
 from proxy.errors import UpstreamError
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import RequestId
 from proxy.upstream.base import CallListener, Outcome, Question
+
+__all__ = ["AskingTools", "PendingCall", "PendingTable"]
 
 _DIGITS: Final = re.compile(r"[1-9][0-9]{0,17}\Z", re.ASCII)  # what an id of ours looks like as a string
 
@@ -67,25 +69,6 @@ class PendingCall:
             return False
         self.progress = value
         return True
-
-
-class AskingTools:
-    """Tools known to ask their client: set `input: task`, or seen asking while alone in flight."""
-
-    MAX_SEEN: Final = 1_000  # names come from clients' calls that the server accepted
-
-    def __init__(self, is_set_to_ask: Callable[[str], bool]) -> None:
-        self._is_set_to_ask = is_set_to_ask
-        self._seen: set[str] = set()
-
-    def saw(self, call: PendingCall) -> None:
-        if call.method == names.TOOLS_CALL and call.name is not None and len(self._seen) < self.MAX_SEEN:
-            self._seen.add(call.name)
-
-    def know(self, call: PendingCall) -> bool:
-        if call.method != names.TOOLS_CALL or call.name is None:
-            return False
-        return call.name in self._seen or self._is_set_to_ask(call.name)
 
 
 class PendingTable:
@@ -157,13 +140,6 @@ class PendingTable:
     def attribute(self, asking: AskingTools, up_to: float = float("inf")) -> PendingCall | None:
         """The call that a question belongs to where nothing on the wire says so; None if none can carry it.
 
-        Not one with an id above `up_to`: what was sent after the question came did not ask it. One call that
-        can carry input: that one. Several: of those known to ask and not waiting already the oldest; else
-        the newest that is not waiting; and where all wait, the newest.
+        Not one with an id above `up_to`: what was sent after the question came did not ask it.
         """
-        carrying = [c for c in self._calls.values() if c.carries_input and c.id <= up_to]
-        if len(carrying) < 2:
-            return carrying[0] if carrying else None
-        idle = [c for c in carrying if not c.waiting]
-        known = [c for c in idle if asking.know(c)]
-        return known[0] if known else (idle or carrying)[-1]
+        return attribute((c for c in self._calls.values() if c.id <= up_to), asking)

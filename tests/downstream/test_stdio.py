@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.stdio import LOCAL_USER, StdioEndpoint, StdioSettings
+from proxy.eras.attribution import AskingTools
 from proxy.errors import UpstreamClosed
 from proxy.protocol import names
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
+from proxy.routing.own_server import Client as LegacyClient
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
 from tests.manual_clock import ManualClock
@@ -180,9 +182,15 @@ async def client(*, max_in_flight: int = 100, starts: anyio.Event | None = None)
         servers.append(FakeTransport(starts=starts))
         return servers[-1]
 
-    def make_passthrough(writer: LineWriter) -> Passthrough:
+    def make_passthrough(lines: LegacyClient) -> Passthrough:
         return Passthrough(
-            make_transport, writer, name="fake", clock=ManualClock(), max_depth=64, start_timeout_s=5
+            make_transport,
+            lines,
+            name="fake",
+            clock=ManualClock(),
+            max_depth=64,
+            start_timeout_s=5,
+            asking=AskingTools(lambda tool: False),
         )
 
     limits = StdioSettings(MAX_BYTES, 64, lambda: names.MODERN_VERSIONS, max_in_flight)

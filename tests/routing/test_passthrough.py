@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.eras.attribution import AskingTools
 from proxy.errors import SessionLost, UpstreamClosed, UpstreamError, UpstreamUnavailable
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import splice
+from proxy.protocol.jsonrpc import RequestId
 from proxy.routing import passthrough as module
 from proxy.routing.own_server import with_values
 from proxy.routing.passthrough import BACK_OFF_S, SETTINGS_S, STABLE_S, Passthrough
@@ -123,8 +125,24 @@ class Client:
 
 
 class Lines(list[bytes]):
-    def send(self, message: bytes) -> None:
+    """Also keeps which request of the client a message belongs to: one for each line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[int | str | None] = []
+
+    def answer(self, rid: RequestId | None, message: bytes) -> None:
+        self._take(message, rid)
+
+    def ask(self, request: jsonrpc.Request, message: bytes, call: RequestId | None) -> None:
+        self._take(message, call)
+
+    def tell(self, notification: jsonrpc.Notification, message: bytes, call: RequestId | None) -> None:
+        self._take(message, call)
+
+    def _take(self, message: bytes, call: RequestId | None) -> None:
         self.append(message)
+        self.calls.append(None if call is None else call.value)
 
 
 @asynccontextmanager
@@ -137,7 +155,13 @@ async def client(*servers: Server) -> AsyncIterator[Client]:
         return made[-1]
 
     passthrough = Passthrough(
-        make_transport, lines, name="fake", clock=clock, max_depth=64, start_timeout_s=5
+        make_transport,
+        lines,
+        name="fake",
+        clock=clock,
+        max_depth=64,
+        start_timeout_s=5,
+        asking=AskingTools(lambda tool: tool == "confirm"),
     )
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
