@@ -1,0 +1,115 @@
+"""Small `tools/call` requests, many at once, every answer checked."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+import anyio
+
+from benchmarks.rig.upstream import SESSION_ID, tool_result
+from proxy.protocol import names
+
+EVENT_STREAM: Final = "text/event-stream"
+BODY_BYTES: Final = 200  # of a legacy call
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of call: which revision its client speaks, and how the server answers."""
+
+    version: str
+    tool: str
+
+    @property
+    def is_legacy(self) -> bool:
+        return self.version in names.LEGACY_VERSIONS
+
+    @property
+    def media_type(self) -> str:
+        """Of the answer. Modern clients get JSON where there is nothing but the result."""
+        return EVENT_STREAM if self.is_legacy and self.tool == "answer_events" else "application/json"
+
+    def __str__(self) -> str:
+        return f"{self.version} {self.tool.removeprefix('answer_')}"
+
+    def headers(self) -> dict[str, str]:
+        common = {
+            "Accept": f"application/json, {EVENT_STREAM}",
+            "Content-Type": "application/json",
+            names.H_PROTOCOL_VERSION: self.version,
+        }
+        if self.is_legacy:
+            return {**common, names.H_SESSION_ID: SESSION_ID}
+        return {**common, names.H_METHOD: names.TOOLS_CALL, names.H_NAME: self.tool}
+
+    def body(self, number: int, label: str) -> bytes:
+        params: dict[str, Any] = {"name": self.tool, "arguments": {"label": label}}
+        if not self.is_legacy:
+            params[names.META] = _MODERN_META
+        message = {"jsonrpc": "2.0", "id": number, "method": names.TOOLS_CALL, "params": params}
+        raw = json.dumps(message, separators=(",", ":")).encode()
+        if len(raw) >= BODY_BYTES:
+            return raw
+        params["arguments"]["padding"] = "x" * (BODY_BYTES - len(raw) - len(',"padding":""'))
+        return json.dumps(message, separators=(",", ":")).encode()
+
+
+_MODERN_META: Final[Mapping[str, Any]] = {
+    names.META_PROTOCOL_VERSION: names.LATEST_MODERN,
+    names.META_CLIENT_INFO: {"name": "benchmark", "version": "1"},
+    names.META_CLIENT_CAPABILITIES: {"extensions": {names.TASKS_EXTENSION: {}}},
+}
+
+
+class Load:
+    """A client of one server with `at_once` connections; use it as an async context manager."""
+
+    def __init__(self, url: str, at_once: int) -> None:
+        self._url = url
+        self._at_once = at_once
+        self._numbers = itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=self._at_once))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.close()
+
+    async def run(self, kind: Kind, calls: int) -> None:
+        """Make so many calls, and check every answer. Raises AssertionError for the first wrong one."""
+        left = iter(range(calls))
+        headers = kind.headers()
+
+        async def one_after_the_other() -> None:
+            for _ in left:
+                await self._call(kind, headers)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(self._at_once):
+                group.start_soon(one_after_the_other)
+
+    async def _call(self, kind: Kind, headers: Mapping[str, str]) -> None:
+        number = next(self._numbers)
+        label = f"call-{number}"
+        async with self._http.post(self._url, data=kind.body(number, label), headers=headers) as response:
+            raw = await response.read()
+            assert response.status == HTTPStatus.OK, f"{response.status} {raw[:500]!r}"
+            assert response.content_type == kind.media_type, response.headers
+            if kind.is_legacy:
+                assert response.headers.get(names.H_SESSION_ID) == SESSION_ID, response.headers
+        if kind.media_type == EVENT_STREAM:
+            (raw,) = [line.removeprefix(b"data:") for line in raw.splitlines() if line.startswith(b"data:")]
+        answer = json.loads(raw)
+        assert answer["id"] == number, f"{number} was answered with {raw[:500]!r}"
+        expected = json.loads(tool_result(label))["content"]
+        assert answer["result"]["content"] == expected, f"{label} was answered with {raw[:500]!r}"
