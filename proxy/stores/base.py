@@ -1,4 +1,4 @@
-"""The seam between the tasks and wherever they are kept.
+"""The seam between the tasks and wherever they are kept, and the memory for what belongs to no task.
 
 Above: `routing`. Below: `memory`, `disk`, and a Redis store later. One contract suite in
 `tests/stores/` runs over every implementation.
@@ -89,3 +89,35 @@ class TaskStore(Protocol):
     async def check(self) -> None:
         """Raise StoreError, naming what is broken, unless the store can be written now."""
         ...
+
+
+class SessionMemory(Protocol):
+    """Small things that must outlive us and belong to no task: what is known of a session.
+
+    As durable as the tasks. Bounded in number: where there are too many, those remembered longest ago go
+    first. What was damaged on the disk is absent. Errors as with TaskStore.
+    """
+
+    async def remember(self, key: str, value: bytes, *, keep_s: float) -> None:
+        """Keep `value` for `keep_s` seconds of the wall clock; durable when this returns, only then visible.
+
+        It replaces what was remembered under `key`, and is the newest again. At most 200 characters and
+        4 KiB, else ValueError. What is secret does not belong in a key: hash it.
+        """
+        ...
+
+    async def recall(self, key: str) -> bytes | None:
+        """What is remembered; None if nothing is, or its time is over. Touches no disk."""
+        ...
+
+    async def forget(self, key: str) -> None:
+        """Remember it no more; durable when this returns. A key that is not there is no fault."""
+        ...
+
+    async def remembered(self, prefix: str) -> list[tuple[str, bytes]]:
+        """Keys and values of all keys that begin with `prefix`, oldest first. Touches no disk."""
+        ...
+
+
+class Store(TaskStore, SessionMemory, Protocol):
+    """Both in one place: what `assembly` opens. Its `expire` sweeps both."""

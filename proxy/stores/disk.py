@@ -1,8 +1,8 @@
 """The embedded store: tasks in a directory of one machine, on diskcache (`store.url: disk:DIR`).
 
-Above: `routing`, through `stores.base`. Below: `opening` (what a start finds), `changes` (what is written),
-`results` and `rows` (what is read), and in memory an `index` of all tasks without their results, so that
-reading a task that runs touches no disk. Contract sections 1 (I3, I4), 9 and 10.
+Above: `routing`, through `stores.base`. Below: `opening` (what a start finds), `changes` and `disk_memos`
+(what is written), `results` and `rows` (what is read), and in memory an `index` of all tasks without their
+results, so that reading a task that runs touches no disk. Contract sections 1 (I3, I4), 9 and 10.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from proxy.clock import Clock
 from proxy.errors import StoreError, TaskConflict
 from proxy.stores.base import Watch
 from proxy.stores.changes import Changes, Pending
+from proxy.stores.disk_memos import DiskMemos
 from proxy.stores.index import Index
+from proxy.stores.memos import Memo, Memos, new_memo
 from proxy.stores.opening import OpenStore, open_store
 from proxy.stores.records import DamagedData, NewerFormat, decode
 from proxy.stores.rows import reason_of
@@ -51,7 +53,7 @@ class Durability(StrEnum):
 
 
 class DiskStore(AsyncContextManagerMixin):
-    """Implements `proxy.stores.base.TaskStore`. Entering it opens the directory, or raises ConfigError.
+    """Implements `proxy.stores.base.Store`. Entering it opens the directory, or raises ConfigError.
 
     A caller that is cancelled while it waits, or is told that the store did not answer in time, may find
     its change made later; what the store says then agrees with the disk.
@@ -62,10 +64,12 @@ class DiskStore(AsyncContextManagerMixin):
         self._durability = durability
         self._clock = clock
         self._index = Index()
+        self._memos = Memos()
         self._watchers = Watchers()
         self._opened: OpenStore
         self._writer: Writer
         self._changes: Changes
+        self._disk_memos: DiskMemos
 
     @property
     def commits(self) -> int:
@@ -80,10 +84,11 @@ class DiskStore(AsyncContextManagerMixin):
         synced = self._durability is Durability.POWER
         opened = self._opened = await to_thread.run_sync(partial(open_store, self._path, synced=synced))
         self._writer = Writer(opened.cache, opened.results, synced=synced)
-        self._index = opened.index
+        self._index, self._memos = opened.index, opened.memos
         self._changes = Changes(
             opened.index, opened.files, watchers=self._watchers, results=opened.results, writer=self._writer
         )
+        self._disk_memos = DiskMemos(opened.memos, self._writer)
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._writer.run)
@@ -161,10 +166,10 @@ class DiskStore(AsyncContextManagerMixin):
     async def expire(self) -> int:
         removed = 0
         while removals := self._begin_removals():
-            with _bounded(WRITE_TIMEOUT_S):
-                for removal in removals:
-                    await removal.made()
+            await _all_made(removals)
             removed += len(removals)
+        while removals := self._disk_memos.begin_expiry(self._clock.wall_ms(), _EXPIRE_AT_ONCE):
+            await _all_made(removals)
         with _bounded(WRITE_TIMEOUT_S):
             await self._changes.sweep(self._opened.newer)
         return removed
@@ -175,6 +180,25 @@ class DiskStore(AsyncContextManagerMixin):
     async def check(self) -> None:
         with _bounded(CHECK_TIMEOUT_S):
             await self._changes.check()
+
+    async def remember(self, key: str, value: bytes, *, keep_s: float) -> None:
+        memo = new_memo(key, value, keep_s, self._clock.wall_ms())
+        with _bounded(WRITE_TIMEOUT_S):
+            await self._disk_memos.put(memo)
+
+    async def recall(self, key: str) -> bytes | None:
+        return self._memos.value(key, self._clock.wall_ms())
+
+    async def forget(self, key: str) -> None:
+        with _bounded(WRITE_TIMEOUT_S):
+            await self._disk_memos.remove(key)
+
+    async def remembered(self, prefix: str) -> list[tuple[str, bytes]]:
+        return [(memo.key, memo.value) for memo in self.memos(prefix)]
+
+    def memos(self, prefix: str = "") -> list[Memo]:
+        """As `remembered`, with the times: for another store that takes them over."""
+        return self._memos.live(prefix, self._clock.wall_ms())
 
     def _live(self, task_id: str) -> Task:
         if task_id in self._opened.newer:
@@ -204,6 +228,12 @@ class DiskStore(AsyncContextManagerMixin):
         if replace(kept, result=None) != task:
             raise DamagedData("its row holds another state")
         return kept
+
+
+async def _all_made(removals: list[Pending]) -> None:
+    with _bounded(WRITE_TIMEOUT_S):
+        for removal in removals:
+            await removal.made()
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from anyio.lowlevel import checkpoint
 from proxy.clock import Clock
 from proxy.stores.base import Watch
 from proxy.stores.index import Index
+from proxy.stores.memos import Memos, new_memo
 from proxy.stores.watching import Watchers
 from proxy.tasks.task import Task
 
@@ -24,7 +25,7 @@ SECRET_BYTES: Final = 32
 
 
 class MemoryStore(AsyncContextManagerMixin):
-    """Implements `proxy.stores.base.TaskStore`. Can be used without entering it, too.
+    """Implements `proxy.stores.base.Store`. Can be used without entering it, too.
 
     Writes let other tasks run once before they decide, as a store with a disk does; what follows
     happens in one step.
@@ -33,6 +34,7 @@ class MemoryStore(AsyncContextManagerMixin):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._index = Index()
+        self._memos = Memos()
         self._watchers = Watchers()
         self._secret = secrets.token_bytes(SECRET_BYTES)
 
@@ -73,6 +75,8 @@ class MemoryStore(AsyncContextManagerMixin):
         over = list(self._index.over(self._clock.wall_ms()))
         for task in over:
             self._index.remove(task.id)
+        for key in self._memos.over(self._clock.wall_ms()):
+            self._memos.remove(key)
         return len(over)
 
     async def secret(self) -> bytes:
@@ -80,6 +84,22 @@ class MemoryStore(AsyncContextManagerMixin):
 
     async def check(self) -> None:
         """Memory can always be written."""
+
+    async def remember(self, key: str, value: bytes, *, keep_s: float) -> None:
+        await checkpoint()
+        self._memos.put(new_memo(key, value, keep_s, self._clock.wall_ms()))
+        for surplus in self._memos.surplus():
+            self._memos.remove(surplus)
+
+    async def recall(self, key: str) -> bytes | None:
+        return self._memos.value(key, self._clock.wall_ms())
+
+    async def forget(self, key: str) -> None:
+        await checkpoint()
+        self._memos.remove(key)
+
+    async def remembered(self, prefix: str) -> list[tuple[str, bytes]]:
+        return [(memo.key, memo.value) for memo in self._memos.live(prefix, self._clock.wall_ms())]
 
     def _put(self, task: Task) -> None:
         self._index.put(task)

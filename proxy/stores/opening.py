@@ -15,6 +15,7 @@ from diskcache import Cache
 from proxy.errors import StoreError
 from proxy.stores.directory import HeldDirectory, unusable
 from proxy.stores.index import Index
+from proxy.stores.memos import Memos
 from proxy.stores.results import ResultFiles
 from proxy.stores.rows import load, open_cache
 
@@ -30,6 +31,7 @@ class OpenStore:
     index: Index
     files: dict[str, str]
     newer: frozenset[str]
+    memos: Memos
 
 
 def open_store(directory: Path, *, synced: bool) -> OpenStore:
@@ -52,4 +54,13 @@ def _open(held: HeldDirectory, *, synced: bool) -> OpenStore:
     cache.close()  # this thread's connection
     loaded = load(held.path, results)
     results.remove_strays(results.names(), loaded.files.values(), loaded.newer)
-    return OpenStore(held, secret, results, cache, loaded.index, loaded.files, frozenset(loaded.newer))
+    return OpenStore(
+        held=held,
+        secret=secret,
+        results=results,
+        cache=cache,
+        index=loaded.index,
+        files=loaded.files,
+        newer=frozenset(loaded.newer),
+        memos=Memos(loaded.memos),
+    )

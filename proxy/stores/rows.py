@@ -20,6 +20,7 @@ from diskcache import Cache, Disk
 from diskcache.core import DBNAME, MODE_RAW
 
 from proxy.errors import ConfigError, StoreError
+from proxy.stores import memos
 from proxy.stores.directory import make_private_file, sync_directory
 from proxy.stores.index import Index, without_result
 from proxy.stores.records import DamagedData, NewerFormat, Record, decode
@@ -116,13 +117,15 @@ def check_connection(cache: Cache, *, synced: bool) -> None:
 class Loaded:
     """What was found at start.
 
-    `index` has the tasks without their results, `files` the names of the result files by task id, `newer`
-    the ids of tasks that a later version of the proxy wrote: they are left alone.
+    `index` has the tasks without their results, `files` the names of the result files by task id, `memos`
+    what is remembered beside the tasks, `newer` the keys of rows (of a task: its id) that a later version of
+    the proxy wrote: they are left alone.
     """
 
     index: Index = field(default_factory=Index)
     files: dict[str, str] = field(default_factory=dict)
     newer: set[str] = field(default_factory=set)
+    memos: list[memos.Memo] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
         self.index.put(without_result(record.task))
@@ -144,7 +147,10 @@ def load(directory: Path, results: ResultFiles) -> Loaded:
             try:
                 if not is_plain:
                     raise DamagedData("it is not plain bytes")
-                loaded.add(_checked(key, value, results))
+                if memos.is_row_key(key):
+                    loaded.memos.append(memos.decode(key, value))
+                else:
+                    loaded.add(_checked(key, value, results))
             except NewerFormat as exc:
                 loaded.newer.add(key.decode(errors="replace"))
                 _log.warning("record_refused", row=rowid, reason=str(exc))

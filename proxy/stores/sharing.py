@@ -3,7 +3,7 @@
 Above: `assembly`, for stdio. Below: `disk`. Two windows of one editor start the same command twice, and
 some clients start a second process just to ask what we are; but a directory has one process. So whoever
 finds it taken works in a sub-directory of its own, and the next start that finds the directory free
-takes those tasks over. Contract section 9.
+takes over those tasks, and what is remembered of their sessions. Contract section 9.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anyio import to_thread
 from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError, TaskConflict
 from proxy.logs import get_logger
-from proxy.stores.base import TaskStore
+from proxy.stores.base import Store, TaskStore
 from proxy.stores.directory import DirectoryInUse
 from proxy.stores.disk import DiskStore, Durability
 
@@ -35,7 +35,7 @@ log = get_logger()
 @asynccontextmanager
 async def open_shared_directory(
     directory: Path, durability: Durability, owner: str, clock: Clock
-) -> AsyncIterator[TaskStore]:
+) -> AsyncIterator[Store]:
     """The store in `directory`, with what guests have left; a guest's own store if it is taken.
 
     `owner` is whose tasks are taken over: on stdio there is only one. Raises ConfigError as DiskStore.
@@ -54,14 +54,13 @@ async def open_shared_directory(
         yield store
 
 
-async def _adopt_guests(
-    store: TaskStore, guests: Path, durability: Durability, owner: str, clock: Clock
-) -> None:
-    """Take over the tasks of every guest that has gone. What cannot be read is left where it is."""
+async def _adopt_guests(store: Store, guests: Path, durability: Durability, owner: str, clock: Clock) -> None:
+    """Take over what every guest that has gone has left. What cannot be read is left where it is."""
     for guest in await to_thread.run_sync(_subdirectories, guests):
         try:
             async with DiskStore(guest, durability=durability, clock=clock) as left:
                 count = await _adopt(store, left, owner)
+                await _adopt_memos(store, left, clock)
         except DirectoryInUse:
             continue
         except (ConfigError, StoreError) as exc:
@@ -88,3 +87,11 @@ async def _adopt(store: TaskStore, left: TaskStore, owner: str) -> int:
                 continue
         after = page[-1].id
     return count
+
+
+async def _adopt_memos(store: Store, left: DiskStore, clock: Clock) -> None:
+    """Also what an adopted task needs in order to go on. What is here already was copied before."""
+    for memo in left.memos():
+        if await store.recall(memo.key) is None:
+            left_s = (memo.expires_at_ms - clock.wall_ms()) / 1000
+            await store.remember(memo.key, memo.value, keep_s=left_s)

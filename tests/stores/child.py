@@ -38,7 +38,7 @@ def say(*words: object) -> None:
 
 
 async def stream(store: DiskStore) -> None:
-    """Create and complete tasks without end."""
+    """Create and complete tasks, and remember something of each, without end."""
     numbers = count()
 
     async def work() -> None:
@@ -47,6 +47,8 @@ async def stream(store: DiskStore) -> None:
             say("created", number)
             await store.compare_and_set(numbered_task(number), numbered_end(number))
             say("completed", number)
+            await store.remember(f"session/{number}", b"%d" % number, keep_s=60)
+            say("remembered", number)
 
     async with anyio.create_task_group() as group:
         for _ in range(WORKERS):

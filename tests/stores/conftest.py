@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
-from proxy.stores.disk import DiskStore
+from proxy.stores.base import Store
+from proxy.stores.disk import DiskStore, Durability
+from proxy.stores.memory import MemoryStore
 from tests.manual_clock import ManualClock
 from tests.stores.disks import Gate, opened
 
@@ -26,6 +29,21 @@ def directory(tmp_path: Path) -> Path:
 async def store(directory: Path, clock: ManualClock) -> AsyncIterator[DiskStore]:
     async with opened(directory, clock) as store:
         yield store
+
+
+@pytest.fixture(params=["memory", "disk"])
+async def each_store(
+    request: pytest.FixtureRequest, directory: Path, clock: ManualClock
+) -> AsyncIterator[Store]:
+    """One of every kind, for the contract suites."""
+    entered = (
+        MemoryStore(clock)
+        if request.param == "memory"
+        else DiskStore(directory, durability=Durability.PROCESS, clock=clock)
+    )
+    with anyio.fail_after(10):
+        async with entered as store:
+            yield store
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ contract's section 4 (a task that runs never expires).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import anyio
 import pytest
 
 from proxy.errors import TaskConflict, TaskNotFound
-from proxy.stores.base import TaskStore, Watch
+from proxy.stores.base import Store, TaskStore, Watch
 from proxy.stores.disk import DiskStore, Durability
 from proxy.stores.memory import MemoryStore
 from proxy.stores.watching import BACKLOG
@@ -35,18 +34,9 @@ from tests.stores.records import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "disk"])
-async def store(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
-) -> AsyncIterator[TaskStore]:
-    entered = (
-        MemoryStore(clock)
-        if request.param == "memory"
-        else DiskStore(tmp_path / "store", durability=Durability.PROCESS, clock=clock)
-    )
-    with anyio.fail_after(10):
-        async with entered as store:
-            yield store
+@pytest.fixture
+def store(each_store: Store) -> TaskStore:
+    return each_store
 
 
 async def test_a_created_task_is_found_as_it_was_given(store: TaskStore, clock: ManualClock) -> None:

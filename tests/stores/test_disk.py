@@ -69,11 +69,11 @@ async def test_after_a_restart_every_task_answers_as_before(
 
 
 def stream_until_killed(directory: Path, durability: Durability) -> list[list[str]]:
-    """What a child said that created and completed tasks until it was killed."""
+    """What a child said that created, completed and remembered until it was killed."""
     command = [sys.executable, "-m", "tests.stores.child", "stream", str(directory), durability]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        lines = [child.stdout.readline() for _ in range(400)]
+        lines = [child.stdout.readline() for _ in range(600)]
         child.send_signal(signal.SIGKILL)
         return [line.split() for line in [*lines, *child.stdout]]
 
@@ -82,15 +82,19 @@ def stream_until_killed(directory: Path, durability: Durability) -> list[list[st
 async def test_what_was_acknowledged_survives_kill_9(
     directory: Path, clock: ManualClock, durability: Durability
 ) -> None:
-    """I3: every acknowledged creation and end is there, byte for byte, after a kill in full flight."""
+    """I3: what was acknowledged is there, byte for byte, after a kill in full flight."""
     said = stream_until_killed(directory, durability)
     created = {int(number) for word, number in said if word == "created"}
     ended = {int(number) for word, number in said if word == "completed"}
+    remembered = {int(number) for word, number in said if word == "remembered"}
     assert len(ended) > 100
+    assert len(remembered) > 100
     async with opened(directory, clock, durability) as store:
         for number in created:
             task = await store.get(numbered_task(number).id)
             assert task == numbered_end(number) or (task == numbered_task(number) and number not in ended)
+        for number in remembered:
+            assert await store.recall(f"session/{number}") == b"%d" % number
 
 
 async def test_a_restart_removes_what_expired_and_what_a_crash_left(

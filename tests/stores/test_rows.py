@@ -190,7 +190,9 @@ def test_a_missing_or_torn_result_file_takes_its_record_along(
     assert [file.name for file in (directory / RESULTS_NAME).iterdir()] == kept
 
 
-@pytest.mark.parametrize("name", ["../../outside", "check", new_name("tpx-another")])
+@pytest.mark.parametrize(
+    "name", ["../../outside", "check", new_name("tpx-another")], ids=["outside", "check", "another task's"]
+)
 def test_a_record_cannot_name_a_file_that_is_not_its_own(directory: Path, name: str) -> None:
     task = a_task(CLOCK)
     record = Record(task=completed(task, CLOCK), result_file=name, result_size=5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import TaskNotFound
-from proxy.stores.base import TaskStore
+from proxy.stores.base import Store, TaskStore
 from proxy.stores.disk import Durability
 from proxy.stores.sharing import open_shared_directory
 from proxy.tasks import lifecycle
@@ -22,7 +22,7 @@ OWNER = "local-user"
 RESULT = b'{"content":[],"note":"' + b"x" * 100_000 + b'"}'  # large enough for a file of its own
 
 
-def opened(directory: Path, clock: ManualClock) -> AbstractAsyncContextManager[TaskStore]:
+def opened(directory: Path, clock: ManualClock) -> AbstractAsyncContextManager[Store]:
     return open_shared_directory(directory, Durability.PROCESS, OWNER, clock)
 
 
@@ -82,3 +82,22 @@ async def test_a_guest_that_still_runs_is_left_alone(tmp_path: Path) -> None:
         await first.check()
         async with opened(tmp_path / "s", clock):  # a third one
             assert await guest.get(theirs.id) == theirs
+
+
+async def test_what_a_guest_remembered_is_adopted_for_the_time_that_is_left(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path / "s", clock) as first:
+        await first.remember("session/both", b"mine", keep_s=100)
+        async with opened(tmp_path / "s", clock) as guest:
+            await guest.remember("session/both", b"theirs", keep_s=100)
+            await guest.remember("session/theirs", b"versions", keep_s=100)
+            assert await guest.remembered("session/") == [
+                ("session/both", b"theirs"),
+                ("session/theirs", b"versions"),
+            ]
+    await clock.advance(60)
+    async with opened(tmp_path / "s", clock) as later:
+        assert await later.recall("session/both") == b"mine"
+        assert await later.recall("session/theirs") == b"versions"
+        await clock.advance(40)
+        assert await later.recall("session/theirs") is None
