@@ -39,29 +39,35 @@ class Kind:
     def __str__(self) -> str:
         return f"{self.version} {self.tool.removeprefix('answer_')}"
 
-    def headers(self) -> dict[str, str]:
-        common = {
-            "Accept": f"application/json, {EVENT_STREAM}",
-            "Content-Type": "application/json",
-            names.H_PROTOCOL_VERSION: self.version,
-        }
-        if self.is_legacy:
-            return {**common, names.H_SESSION_ID: SESSION_ID}
-        return {**common, names.H_METHOD: names.TOOLS_CALL, names.H_NAME: self.tool}
-
-    def body(self, number: int, label: str) -> bytes:
+    def request(self, number: int, label: str) -> tuple[dict[str, str], bytes]:
+        """Headers and body of one call."""
         params: dict[str, Any] = {"name": self.tool, "arguments": {"label": label}}
         if not self.is_legacy:
-            params[names.META] = _MODERN_META
-        message = {"jsonrpc": "2.0", "id": number, "method": names.TOOLS_CALL, "params": params}
-        raw = json.dumps(message, separators=(",", ":")).encode()
-        if len(raw) >= BODY_BYTES:
-            return raw
-        params["arguments"]["padding"] = "x" * (BODY_BYTES - len(raw) - len(',"padding":""'))
-        return json.dumps(message, separators=(",", ":")).encode()
+            return modern_request(names.TOOLS_CALL, params, number)
+        headers = {**_COMMON_HEADERS, names.H_PROTOCOL_VERSION: self.version, names.H_SESSION_ID: SESSION_ID}
+        short = _message(names.TOOLS_CALL, params, number)
+        params["arguments"]["padding"] = "x" * (BODY_BYTES - len(short) - len(',"padding":""'))
+        return headers, _message(names.TOOLS_CALL, params, number)
 
 
-_MODERN_META: Final[Mapping[str, Any]] = {
+def modern_request(method: str, params: Mapping[str, Any], number: int = 1) -> tuple[dict[str, str], bytes]:
+    """Headers and body of one request of a modern client that has tasks."""
+    headers = {
+        **_COMMON_HEADERS,
+        names.H_PROTOCOL_VERSION: names.LATEST_MODERN,
+        names.H_METHOD: method,
+        names.H_NAME: str(params[names.NAME_MEMBER[method]]),
+    }
+    return headers, _message(method, {**params, names.META: _META}, number)
+
+
+def _message(method: str, params: Mapping[str, Any], number: int) -> bytes:
+    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+_COMMON_HEADERS: Final = {"Accept": f"application/json, {EVENT_STREAM}", "Content-Type": "application/json"}
+_META: Final[Mapping[str, Any]] = {
     names.META_PROTOCOL_VERSION: names.LATEST_MODERN,
     names.META_CLIENT_INFO: {"name": "benchmark", "version": "1"},
     names.META_CLIENT_CAPABILITIES: {"extensions": {names.TASKS_EXTENSION: {}}},
@@ -88,20 +94,20 @@ class Load:
     async def run(self, kind: Kind, calls: int) -> None:
         """Make so many calls, and check every answer. Raises AssertionError for the first wrong one."""
         left = iter(range(calls))
-        headers = kind.headers()
 
         async def one_after_the_other() -> None:
             for _ in left:
-                await self._call(kind, headers)
+                await self._call(kind)
 
         async with anyio.create_task_group() as group:
             for _ in range(self._at_once):
                 group.start_soon(one_after_the_other)
 
-    async def _call(self, kind: Kind, headers: Mapping[str, str]) -> None:
+    async def _call(self, kind: Kind) -> None:
         number = next(self._numbers)
         label = f"call-{number}"
-        async with self._http.post(self._url, data=kind.body(number, label), headers=headers) as response:
+        headers, body = kind.request(number, label)
+        async with self._http.post(self._url, data=body, headers=headers) as response:
             raw = await response.read()
             assert response.status == HTTPStatus.OK, f"{response.status} {raw[:500]!r}"
             assert response.content_type == kind.media_type, response.headers

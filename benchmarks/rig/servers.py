@@ -14,6 +14,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from yarl import URL
+
 from tests.real.processes import Program, accepts, free_port
 from tests.real.proxy_process import ProxyProcess
 from tests.real.waiting import until
@@ -44,6 +46,14 @@ class Servers:
         self._stack.push_async_callback(program.stop)
         await until(lambda: accepts(port), f"{name} is there", within_s=START_S)
         return self._pinned(Server(name, f"http://127.0.0.1:{port}/mcp", program))
+
+    def client(self, name: str, server: Server, *arguments: str) -> Program:
+        """A client of `benchmarks.rig` on this process's core, to be waited for by the caller.
+
+        Its first argument is the server's port, the second tells it from the others.
+        """
+        command = [sys.executable, "-m", f"benchmarks.rig.{name}", str(URL(server.url).port), *arguments]
+        return Program(command, log=self._home / f"{name}-{arguments[0]}.log")
 
     def _pinned(self, server: Server) -> Server:
         for thread in os.listdir(f"/proc/{server.program.pid}/task"):
