@@ -96,6 +96,21 @@ class LimitReached(ProxyError):
         self.status = status
 
 
+class PolledTooFast(LimitReached):
+    """The client's: a task was asked for more often than `limits.polls_per_task` allows."""
+
+
+class ShuttingDown(LimitReached):
+    """The client's: the proxy takes nothing new any more (503)."""
+
+    def __init__(self, *, retry_after_s: int) -> None:
+        super().__init__(
+            "the proxy is shutting down; nothing was sent to the server",
+            retry_after_s=retry_after_s,
+            status=HTTPStatus.SERVICE_UNAVAILABLE,
+        )
+
+
 class TaskNotFound(ProxyError):
     """Missing, expired or another owner's task: one answer for all three (contract section 8)."""
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from math import ceil
 from typing import Final
 
-from proxy.clock import Clock
-from proxy.errors import LimitReached
+from proxy.clock import Clock, Pulse
+from proxy.errors import LimitReached, PolledTooFast
 
 BUSY_RETRY_S: Final = 1
 MAX_BUCKETS: Final = 10_000
@@ -26,6 +26,7 @@ class Gauge:
         self._limit = limit
         self._setting = setting
         self.held = 0
+        self._emptied = Pulse()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -40,6 +41,13 @@ class Gauge:
             yield
         finally:
             self.held -= 1
+            if not self.held:
+                self._emptied.beat()
+
+    async def wait_empty(self) -> None:
+        """Until none is held."""
+        while self.held:
+            await self._emptied.event.wait()
 
 
 class PollLimit:
@@ -54,7 +62,7 @@ class PollLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, task_id: str) -> None:
-        """Raises LimitReached (429) if this id is polled too fast."""
+        """Raises PolledTooFast (429) if this id is polled too fast."""
         now, burst = self._clock.monotonic(), max(1.0, self._per_second)
         at, tokens = self._buckets.pop(task_id, (now, burst))
         tokens = min(burst, tokens + (now - at) * self._per_second)
@@ -64,7 +72,7 @@ class PollLimit:
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
         if not served:
-            raise LimitReached(
+            raise PolledTooFast(
                 "this task is polled too fast (limits.polls_per_task)",
                 retry_after_s=ceil((1 - tokens) / self._per_second),
             )
