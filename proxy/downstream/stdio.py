@@ -81,6 +81,9 @@ class _Lines:
     def answer(self, rid: RequestId | None, message: bytes) -> None:
         self._writer.send(message)
 
+    def fail(self, rid: RequestId, fault: ProxyError) -> None:
+        self._writer.send(message_of_fault(rid, fault))
+
     def ask(self, request: Request, message: bytes, call: RequestId | None) -> None:
         self._writer.send(message)
 

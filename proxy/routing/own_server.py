@@ -54,6 +54,10 @@ class Client(Protocol):
         """A response; without an id if the server could not read that of the request."""
         ...
 
+    def fail(self, rid: RequestId, fault: ProxyError) -> None:
+        """No response will come: the client's request could not be sent, or its server was lost."""
+        ...
+
     def ask(self, request: Request, message: bytes, call: RequestId | None) -> None:
         """A request of the server."""
         ...
@@ -248,7 +252,7 @@ class OwnServer:
             if call is None or sent.id == call:
                 self._in_flight.pop(sent.id)
                 if sent.rid is not None and not sent.cancelled:
-                    self._client.answer(sent.rid, jsonrpc.error_response(sent.rid, error_of(error)))
+                    self._client.fail(sent.rid, error)
                 self._settle(sent)
         self._stale = self._stale or call is None or isinstance(error, SessionLost)
 
@@ -266,10 +270,6 @@ def with_values(raw: bytes, values: Mapping[str, bytes]) -> bytes:
     for m in reversed(found):
         raw = raw[: m.value_start] + values[m.key] + raw[m.end :]
     return raw
-
-
-def error_of(fault: ProxyError) -> bytes:
-    return jsonrpc.error_object(ErrorCode.INTERNAL_ERROR, fault.message, fault.data)
 
 
 def version_in(initialized: ResultResponse) -> str:

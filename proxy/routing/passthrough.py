@@ -30,7 +30,7 @@ from proxy.protocol.jsonrpc import (
     ResultResponse,
 )
 from proxy.routing.in_flight import rid_in, text_of
-from proxy.routing.own_server import Client, OwnServer, error_of, version_in
+from proxy.routing.own_server import Client, OwnServer, version_in
 from proxy.upstream.base import Transport
 
 BACK_OFF_S: Final = (0.0, 0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # before the n-th start in a row
@@ -166,7 +166,7 @@ class Passthrough:
 
     def _refuse(self, message: Message, fault: ProxyError) -> None:
         if isinstance(message, Request):
-            self._client.answer(message.id, jsonrpc.error_response(message.id, error_of(fault)))
+            self._client.fail(message.id, fault)
         else:
             log.warning("message_not_delivered", upstream=self._name, reason=fault.message)
 

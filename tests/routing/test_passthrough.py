@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.eras.attribution import AskingTools
-from proxy.errors import SessionLost, UpstreamClosed, UpstreamError, UpstreamUnavailable
+from proxy.errors import ProxyError, SessionLost, UpstreamClosed, UpstreamError, UpstreamUnavailable
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import splice
 from proxy.protocol.jsonrpc import RequestId
@@ -133,6 +133,10 @@ class Lines(list[bytes]):
 
     def answer(self, rid: RequestId | None, message: bytes) -> None:
         self._take(message, rid)
+
+    def fail(self, rid: RequestId, fault: ProxyError) -> None:
+        error = jsonrpc.error_object(fault.code, fault.message, fault.data)
+        self._take(jsonrpc.error_response(rid, error), rid)
 
     def ask(self, request: jsonrpc.Request, message: bytes, call: RequestId | None) -> None:
         self._take(message, call)
