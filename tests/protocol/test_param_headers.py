@@ -17,6 +17,8 @@ from proxy.protocol.param_headers import (
     mismatch,
 )
 
+NO_STALL_S: Final = 5.0  # of the processor, for what takes less than one; quadratic work would take much longer
+
 
 def encoded(text: str) -> str:
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
@@ -172,25 +174,25 @@ def nested(depth: int, leaf: object) -> object:
 def test_a_hundred_thousand_properties_are_no_stall() -> None:
     """BASE-025."""
     wide = schema(**{f"p{n}": {"type": "string"} for n in range(100_000)}, region=a_property())
-    began = time.monotonic()
+    began = time.process_time()
     assert mirrored_params(wide) == (MirroredParam("Region", ("region",)),)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < NO_STALL_S
 
 
 def test_a_very_deep_schema_is_no_stall() -> None:
     """BASE-025: deeper than any message, and than Python's own stack."""
-    began = time.monotonic()
+    began = time.process_time()
     (param,) = mirrored_params(nested(100_000, a_property()))
     assert len(param.path) == 100_000
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < NO_STALL_S
 
 
 def test_deep_and_wide_together_are_no_stall() -> None:
     """BASE-025: the path of a property is not written out where nothing is annotated."""
     leaf = schema(**{f"p{n}": schema(x={"type": "string"}) for n in range(50_000)})
-    began = time.monotonic()
+    began = time.process_time()
     assert mirrored_params(nested(500, leaf)) == ()
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < NO_STALL_S
 
 
 def test_more_annotations_than_headers_can_be_are_not_looked_at() -> None:

@@ -256,10 +256,10 @@ def test_a_line_of_20_mb_in_chunks_takes_linear_time() -> None:
     decoder = EventDecoder(32 << 20)
     body = b"x" * (20 << 20)
     stream = b"data: " + body + b"\n\n"
-    began = time.monotonic()
+    began = time.process_time()
     events = [e for at in range(0, len(stream), 65_536) for e in decoder.feed(stream[at : at + 65_536])]
     assert [event.data for event in events] == [body]
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_message_is_written_as_one_event() -> None:

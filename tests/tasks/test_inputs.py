@@ -105,8 +105,8 @@ def test_very_many_answers_are_read_in_one_pass() -> None:
     """SEC-003: as many keys as a message holds do not hold up everybody else."""
     count = 100_000
     raw = b'{"inputResponses":{' + b",".join(b'"k%d":{}' % n for n in range(count)) + b"}}"
-    began = time.monotonic()
+    began = time.process_time()
     responses = parse_responses(raw)
     assert responses is not None
     assert len(responses) == count
-    assert time.monotonic() - began < 5  # a pass for each key would take an hour
+    assert time.process_time() - began < 5  # a pass for each key would take an hour
