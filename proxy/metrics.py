@@ -15,6 +15,7 @@ from itertools import product
 from typing import Final, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
@@ -114,6 +115,10 @@ class Metric:
         """As Prometheus shows it; a histogram has `_bucket`, `_sum` and `_count` behind that."""
         return PREFIX + self.name
 
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Every combination of label values."""
+        return product(*self.labels.values())
+
 
 def _counter(name: str, meaning: str, unit: str = "", **labels: Iterable[str]) -> Metric:
     return Metric(name, Kind.COUNTER, meaning, unit, labels)
@@ -194,7 +199,7 @@ TABLE: Final = (
 
 Read = Callable[[], float]
 
-_M = TypeVar("_M", Counter, Gauge, Histogram)
+_M = TypeVar("_M", bound=MetricWrapperBase)
 
 
 class Metrics:
@@ -296,10 +301,7 @@ def _rows(metric: Metric, made: _M) -> dict[tuple[str, ...], _M]:
     """What is counted, by name and label values."""
     if not metric.labels:
         return {(metric.name,): made}
-    rows: dict[tuple[str, ...], _M] = {}
-    for values in product(*metric.labels.values()):
-        rows[metric.name, *values] = made.labels(*values)
-    return rows
+    return {(metric.name, *values): made.labels(*values) for values in metric.rows()}
 
 
 class _WithoutCreated(Collector):
