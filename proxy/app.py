@@ -85,13 +85,15 @@ def _raise_descriptor_limit() -> None:
 
 async def _serve_http(parts: Parts, stop: anyio.Event, ready: Ready | None) -> None:
     endpoint = parts.http_endpoint()
-    async with _listening(parts, endpoint) as url:
+    async with _listening(parts, endpoint) as url, anyio.create_task_group() as tasks:
+        tasks.start_soon(endpoint.watch)
         if ready is not None:
             ready(url)
         await stop.wait()
         parts.operations.drain()
         endpoint.drain(retry_after_s=max(1, ceil(parts.config.drain)))
         await _drain(parts, endpoint.wait_idle)
+        tasks.cancel_scope.cancel()
 
 
 async def _serve_stdio(parts: Parts, stdout: int, signalled: anyio.Event, ready: Ready | None) -> None:

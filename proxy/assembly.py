@@ -32,7 +32,6 @@ from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
 from proxy.routing.listen import Listen
 from proxy.routing.own_server import Client
-from proxy.routing.own_server import Client
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
 from proxy.routing.runner import Runner
@@ -156,7 +155,7 @@ class Parts:
             self.secret,
             calls=Gauge("calls", limits.calls, "limits.calls"),
             listens=Gauge("listen streams", limits.listens, "limits.listens"),
-            settings=HttpSettings(config.path, limits.body, limits.depth, names.MODERN_VERSIONS),
+            settings=HttpSettings(config.path, limits.body, limits.depth, self.upstream.supported_versions),
             clock=self.clock,
         )
 

@@ -1,13 +1,14 @@
-"""Streamable HTTP towards clients: one endpoint, each request its own POST.
+"""Streamable HTTP towards clients: one endpoint for both eras, each request its own POST.
 
-Above: `app`, which starts and stops it. Below: `validation` (is it a request), the router (what happens to
-it), `responses` (what is written of it), `base` (errors). aiohttp cancels a handler whose client hangs up;
-that is how a hang-up reaches the call. Streamable HTTP 2026-07-28; contract section 3.
+Above: `app`, which starts and stops it. Below: `posted` (which era is it of), `validation` (is it a modern
+request), the router (what happens to it), `responses` (what is written of it); `legacy_http` for legacy
+clients; `base` (errors). aiohttp cancels a handler whose client hangs up; that is how a hang-up reaches the
+call. Streamable HTTP 2026-07-28; contract sections 2 and 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -15,39 +16,45 @@ from typing import Final
 import anyio
 from aiohttp import web
 
-from proxy.clock import Clock, Pulse
-from proxy.downstream.base import headers_of_fault, message_of_fault
+from proxy.clock import Clock
+from proxy.downstream.bodies import read_body
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.guard import Guard
-from proxy.downstream.responses import Responder, accepts_stream
-from proxy.downstream.validation import Headers, Rejection, read_request
+from proxy.downstream.legacy_http import LegacyEntrance, leave_as_given
+from proxy.downstream.posted import Posted, header_era, read_posted
+from proxy.downstream.responses import Responder, accepts_stream, plain_response, refusal
+from proxy.downstream.validation import Headers, Rejection, read_message
+from proxy.eras.era import Era
 from proxy.errors import ClientProtocolError, ErrorCode, InternalError, LimitReached, ProxyError
 from proxy.limits import Gauge
 from proxy.logs import get_logger
-from proxy.owners import Credentials, owner_of
+from proxy.owners import Credentials, Owner, owner_of
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import Notification, RequestId
 from proxy.routing.base import ClientRequest
+from proxy.routing.legacy import LegacyHandler
 from proxy.routing.router import Router
 
 QUIET_S: Final = 10.0  # a stream begins, or gets a comment: whatever is in the middle cuts at 20 or more
-BODY_TIMEOUT_S: Final = 60.0  # a body that trickles in holds memory
+
+_LEGACY_METHODS: Final = frozenset({"GET", "HEAD", "DELETE"})
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """`supported`: the versions that -32022 lists."""
+    """`supported`: the versions that are served now, which -32022 lists. Legacy ones are among them only
+    where the endpoint has a handler for them."""
 
     path: str
     max_body_bytes: int
     max_depth: int
-    supported: Sequence[str]
+    supported: Callable[[], Sequence[str]]
 
 
 class HttpEndpoint:
-    """The handlers of the MCP endpoint."""
+    """The handlers of the MCP endpoint. `watch` must be running."""
 
     def __init__(
         self,
@@ -60,6 +67,7 @@ class HttpEndpoint:
         listens: Gauge,
         settings: HttpSettings,
         clock: Clock,
+        legacy: LegacyHandler | None = None,
     ) -> None:
         self._router = router
         self._guard = guard
@@ -69,25 +77,35 @@ class HttpEndpoint:
         self._listens = listens
         self._settings = settings
         self._clock = clock
+        self._legacy = (
+            None if legacy is None else LegacyEntrance(legacy, calls=calls, listens=listens, clock=clock)
+        )
         self._retry_after_s: int | None = None
-        self._ends = Pulse()
 
     def add_to(self, app: web.Application) -> None:
         """Both spellings of the path, without a redirect (F26)."""
-        app.on_response_prepare.append(self._add_cors)
+        app.on_response_prepare.append(self._before_head)
         for path in {self._settings.path, self._settings.path.rstrip("/") + "/"}:
             app.router.add_route("POST", path, self.post)
             app.router.add_route("OPTIONS", path, self.preflight)
-            app.router.add_route("*", path, self.not_allowed)
+            app.router.add_route("*", path, self.other)
+
+    async def watch(self) -> None:
+        """Look after the streams of legacy clients until cancelled."""
+        if self._legacy is not None:
+            await self._legacy.watch()
 
     def drain(self, retry_after_s: int) -> None:
         """Refuse new requests from now on, saying when to come back."""
         self._retry_after_s = retry_after_s
+        if self._legacy is not None:
+            self._legacy.drain(retry_after_s)
 
     async def wait_idle(self) -> None:
         """Until no request is being answered."""
         while self._calls.held or self._listens.held:
-            await self._ends.event.wait()
+            await self._calls.wait_empty()
+            await self._listens.wait_empty()
 
     # -- handlers -----------------------------------------------------------------------------------
 
@@ -95,24 +113,40 @@ class HttpEndpoint:
         rid: RequestId | None = None
         try:
             self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
-            request = self._read(await self._body(http), http)
+            body = await read_body(http, self._settings.max_body_bytes)
+            posted = read_posted(body, _versions_in(http), self._settings.max_depth)
+            rid = posted.rid
+            if (legacy := self._serving_legacy(posted.era)) is not None:
+                return await legacy.post(http, posted, self._owner(http))
+            request = self._read(http, posted)
             if isinstance(request, Notification):
                 return web.Response(status=HTTPStatus.ACCEPTED)
-            rid = request.id
             self._admit(http, request)
             gauge = self._listens if request.method == names.SUBSCRIPTIONS_LISTEN else self._calls
-            try:
-                with gauge.hold():
-                    return await self._serve(http, request)
-            finally:
-                self._ends.beat()
+            with gauge.hold():
+                return await self._serve(http, request)
         except Rejection as exc:
-            return _refusal(exc.rid, exc.fault)
+            return refusal(exc.rid, exc.fault)
         except ProxyError as exc:
-            return _refusal(rid, exc)
+            return refusal(rid, exc)
         except Exception:
             log.exception("request_failed")
-            return _refusal(rid, InternalError())
+            return refusal(rid, InternalError())
+
+    async def other(self, http: web.Request) -> web.StreamResponse:
+        """GET, HEAD and DELETE belong to legacy sessions (HTTP-028)."""
+        try:
+            self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
+            legacy = self._serving_legacy(header_era(_versions_in(http)))
+            if legacy is not None and http.method in _LEGACY_METHODS:
+                return await legacy.other(http, self._owner(http))
+        except ProxyError as exc:
+            return refusal(None, exc)
+        except Exception:
+            log.exception("request_failed")
+            return refusal(None, InternalError())
+        allowed = "POST, OPTIONS" if legacy is None else "GET, POST, DELETE, OPTIONS"
+        return plain_response(HTTPStatus.METHOD_NOT_ALLOWED, [("Allow", allowed)])
 
     async def preflight(self, http: web.Request) -> web.StreamResponse:
         """Answered before any authentication, for pages that may talk to us (F30)."""
@@ -120,56 +154,36 @@ class HttpEndpoint:
         if origin is None or not self._guard.allows_origin(origin):
             return web.Response(status=HTTPStatus.FORBIDDEN)
         requested = http.headers.get("Access-Control-Request-Headers", "")
-        return _response(HTTPStatus.NO_CONTENT, self._guard.preflight_headers(requested))
+        return plain_response(HTTPStatus.NO_CONTENT, self._guard.preflight_headers(requested))
 
-    async def not_allowed(self, http: web.Request) -> web.StreamResponse:
-        """GET and DELETE belong to legacy sessions (HTTP-028)."""
-        try:
-            self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
-        except ProxyError as exc:
-            return _refusal(None, exc)
-        return _response(HTTPStatus.METHOD_NOT_ALLOWED, [("Allow", "POST, OPTIONS")])
-
-    async def _add_cors(self, http: web.Request, response: web.StreamResponse) -> None:
-        """To every response, also those of aiohttp's own (F30)."""
+    async def _before_head(self, http: web.Request, response: web.StreamResponse) -> None:
+        """For every response, also those of aiohttp's own (F30)."""
+        leave_as_given(response)
         response.headers.extend(self._guard.cors_headers(http.headers.get("Origin")))
 
     # -- reading ------------------------------------------------------------------------------------
 
-    async def _body(self, http: web.Request) -> bytes:
-        """The whole body, at most `max_body_bytes` of it, within BODY_TIMEOUT_S."""
-        limit = self._settings.max_body_bytes
-        if http.headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
-            raise _bad_body("a body with Content-Encoding is not accepted", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-        too_large = _bad_body(
-            f"the body is over {limit} bytes (limits.body)", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        )
-        if http.content_length is not None and http.content_length > limit:
-            raise too_large
-        parts: list[bytes] = []
-        size = 0
-        try:
-            with anyio.fail_after(BODY_TIMEOUT_S):
-                async for part in http.content.iter_any():
-                    size += len(part)
-                    if size > limit:
-                        raise too_large
-                    parts.append(part)
-        except TimeoutError:
-            raise _bad_body("the body did not arrive in time", HTTPStatus.REQUEST_TIMEOUT) from None
-        except web.RequestPayloadError:
-            raise _bad_body("the body is not what its headers say", HTTPStatus.BAD_REQUEST) from None
-        return b"".join(parts)
+    def _serving_legacy(self, era: Era) -> LegacyEntrance | None:
+        """Whoever serves a message of this era, None if that is the router."""
+        is_served = era is Era.LEGACY and names.LATEST_LEGACY in self._settings.supported()
+        return self._legacy if is_served else None
 
-    def _read(self, body: bytes, http: web.Request) -> ClientRequest | Notification:
+    def _owner(self, http: web.Request) -> Owner:
+        authorization = http.headers.get("Authorization")
+        owner = owner_of(authorization, self._secret)
+        self._credentials.note(owner, authorization)
+        return owner
+
+    def _read(self, http: web.Request, posted: Posted) -> ClientRequest | Notification:
+        """The modern request that was posted. Raises Rejection."""
+        if posted.is_batch:
+            fault = "Invalid request: the message is an array (batches are not supported)"
+            raise Rejection(None, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
         authorization = http.headers.get("Authorization")
         owner = owner_of(authorization, self._secret)
         headers = Headers([(key.lower(), value) for key, value in http.headers.items()])
-        settings = self._settings
-        request = read_request(
-            body, headers, owner, max_depth=settings.max_depth, supported=settings.supported
-        )
-        self._credentials.note(owner, authorization)
+        request = read_message(posted.messages[0], headers, owner, self._settings.supported())
+        self._credentials.note(owner, authorization)  # only of what is a request
         return request
 
     def _admit(self, http: web.Request, request: ClientRequest) -> None:
@@ -212,18 +226,5 @@ class HttpEndpoint:
             exchange.fail(InternalError())
 
 
-def _refusal(rid: RequestId | None, fault: ProxyError) -> web.Response:
-    headers = [("Content-Type", "application/json"), *headers_of_fault(fault)]
-    return _response(fault.http_status, headers, message_of_fault(rid, fault))
-
-
-def _response(
-    status: HTTPStatus, headers: Iterable[tuple[str, str]], body: bytes | None = None
-) -> web.Response:
-    response = web.Response(status=status, body=body)
-    response.headers.extend(headers)
-    return response
-
-
-def _bad_body(message: str, status: HTTPStatus) -> ClientProtocolError:
-    return ClientProtocolError(ErrorCode.INVALID_REQUEST, f"Invalid request: {message}", status=status)
+def _versions_in(http: web.Request) -> Sequence[str]:
+    return http.headers.getall(names.H_PROTOCOL_VERSION, ())

@@ -18,6 +18,7 @@ from aiohttp import web
 from proxy.clock import Clock
 from proxy.downstream.base import headers_of_fault, message_of, message_of_fault
 from proxy.downstream.exchange import Exchange
+from proxy.errors import ProxyError
 from proxy.protocol import names, sse
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ClientRequest
@@ -98,6 +99,18 @@ class Responder:
         for start in range(0, len(data), PIECE_BYTES):
             with anyio.fail_after(WRITE_TIMEOUT_S):
                 await response.write(data[start : start + PIECE_BYTES])
+
+
+def refusal(rid: RequestId | None, fault: ProxyError, status: HTTPStatus | None = None) -> web.Response:
+    """The error response to a message that was not served; `status` where it is not the fault's own."""
+    headers = [("Content-Type", "application/json"), *headers_of_fault(fault)]
+    return plain_response(status or fault.http_status, headers, message_of_fault(rid, fault))
+
+
+def plain_response(status: HTTPStatus, headers: Iterable[Header], body: bytes | None = None) -> web.Response:
+    response = web.Response(status=status, body=body)
+    response.headers.extend(headers)
+    return response
 
 
 def _end_of(rid: RequestId, exchange: Exchange) -> tuple[bytes, HTTPStatus, list[Header]]:

@@ -17,7 +17,7 @@ from proxy.errors import ClientProtocolError, ErrorCode, ProxyError
 from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, decode_string
-from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestId, parse
+from proxy.protocol.jsonrpc import Message, Notification, Request, RequestId
 from proxy.protocol.param_headers import HeaderValueError, decode_value
 from proxy.routing.base import ClientRequest
 
@@ -32,6 +32,8 @@ _READ_OF_PARAMS: Final[Mapping[str, Sequence[str]]] = {
     names.SUBSCRIPTIONS_LISTEN: ("notifications",),
 }
 """The members of params that something here or below reads; they must not stand twice (BASE-001)."""
+
+_VERSION_KEY: Final = names.META_PROTOCOL_VERSION.encode()
 
 _READ_OF_META: Final = (
     names.META_PROTOCOL_VERSION,
@@ -76,14 +78,10 @@ class Headers:
         return {name: ", ".join(values) for name, values in found.items()}
 
 
-def read_request(
-    body: bytes, headers: Headers, owner: Owner, *, max_depth: int, supported: Sequence[str]
+def read_message(
+    message: Message, headers: Headers, owner: Owner, supported: Sequence[str]
 ) -> ClientRequest | Notification:
-    """The request that a POST carries; a Notification needs no answer. Raises Rejection."""
-    try:
-        message = parse(body, max_depth)
-    except MessageError as exc:
-        raise Rejection(exc.id, ClientProtocolError(exc.code, exc.message)) from exc
+    """The modern request that a POST carries; a Notification needs no answer. Raises Rejection."""
     if isinstance(message, Notification):
         return message
     if not isinstance(message, Request):
@@ -94,7 +92,10 @@ def read_request(
 
 def said_version(message: Request | Notification) -> bytes | None:
     """The raw value of the version key in `_meta`: whatever it is, its presence makes a message modern."""
-    params = _object(message.params)
+    raw = message.params
+    if raw is None or (_VERSION_KEY not in raw and b"\\" not in raw):
+        return None  # however it is written, it is not in there
+    params = _object(raw)
     try:
         meta = params.object(names.META) if params is not None else None
         return meta.get(names.META_PROTOCOL_VERSION) if meta is not None else None

@@ -22,7 +22,8 @@ class HttpMessage:
     """One HTTP request of a legacy client.
 
     `headers` are all of them, as they came. `body` is that of a POST, and `messages` is what is in it: one
-    message, or those of a batch, which `is_batch`. GET and DELETE have neither.
+    message, or those of a batch, which `is_batch`. GET and DELETE have neither. `query` is what stood after
+    the question mark of the URL, as it came.
     """
 
     method: HTTPMethod
@@ -31,6 +32,7 @@ class HttpMessage:
     body: bytes = b""
     messages: Sequence[Message] = ()
     is_batch: bool = False
+    query: str = ""
 
     def header(self, name: str) -> str | None:
         """The first value of a header, whatever its spelling."""

@@ -24,6 +24,7 @@ from proxy.limits import Gauge
 from proxy.owners import Credentials
 from proxy.protocol import names
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
+from proxy.routing.legacy import LegacyHandler
 from proxy.routing.router import Router
 from tests.manual_clock import ManualClock
 
@@ -212,8 +213,12 @@ def events(body: bytes) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def http_rig(*, calls: int = 100, listens: int = 100) -> AsyncIterator[Rig]:
-    """On a loopback bind that allows ORIGIN; ten seconds are the bound of any test."""
+async def http_rig(
+    *, calls: int = 100, listens: int = 100, legacy: LegacyHandler | None = None
+) -> AsyncIterator[Rig]:
+    """On a loopback bind that allows ORIGIN; ten seconds are the bound of any test. With `legacy`, clients of
+    both eras are served."""
+    supported = names.MODERN_VERSIONS if legacy is None else names.LEGACY_VERSIONS + names.MODERN_VERSIONS
     router, clock, credentials, report = ScriptedRouter(), ManualClock(), Credentials(), {"store": "ok"}
     endpoint = HttpEndpoint(
         router,
@@ -222,8 +227,9 @@ async def http_rig(*, calls: int = 100, listens: int = 100) -> AsyncIterator[Rig
         b"s" * 32,
         calls=Gauge("calls", calls, "limits.calls"),
         listens=Gauge("listen streams", listens, "limits.listens"),
-        settings=HttpSettings("/mcp", MAX_BODY, 64, names.MODERN_VERSIONS),
+        settings=HttpSettings("/mcp", MAX_BODY, 64, lambda: supported),
         clock=clock,
+        legacy=legacy,
     )
 
     async def reported() -> dict[str, str]:
@@ -240,6 +246,7 @@ async def http_rig(*, calls: int = 100, listens: int = 100) -> AsyncIterator[Rig
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             async with aiohttp.ClientSession() as session, anyio.create_task_group() as tasks:
                 port = int(runner.addresses[0][1])
+                tasks.start_soon(endpoint.watch)
                 yield Rig(endpoint, operations, router, clock, port, session, credentials, report, tasks)
                 tasks.cancel_scope.cancel()
     finally:

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from proxy.downstream import bodies
 from proxy.downstream import http as http_module
 from proxy.errors import (
     ClientProtocolError,
@@ -162,7 +163,7 @@ async def test_a_fault_of_our_own_while_reading_is_an_error_and_not_a_page(
     def broken(*args: object, **kwargs: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(http_module, "read_request", broken)
+    monkeypatch.setattr(http_module, "read_message", broken)
     async with http_rig() as rig:
         status, body, _ = await ask(rig)
         assert (status, body["error"]["code"]) == (200, -32603)
@@ -432,7 +433,7 @@ async def test_a_body_up_to_the_limit_passes_and_one_over_it_is_refused() -> Non
 
 async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """SEC-003, I6."""
-    monkeypatch.setattr(http_module, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.05)
     async with http_rig() as rig, await rig.connect() as stream:
         await stream.send(raw_post(message())[:-10])
         assert (await stream.receive()).startswith(b"HTTP/1.1 408 ")
@@ -449,7 +450,7 @@ async def test_a_body_that_is_not_what_its_headers_say_is_the_clients_fault(
     at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where aiohttp notices it while the body is being read, it does not tell: then the time is the bound."""
-    monkeypatch.setattr(http_module, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.05)
     async with http_rig() as rig, await rig.connect() as stream:
         with capture_logs() as logs:
             head = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -16,7 +16,8 @@ from typing import Any, Final
 import pytest
 
 from proxy.downstream.base import message_of_fault
-from proxy.downstream.validation import Headers, Rejection, read_request
+from proxy.downstream.posted import read_posted
+from proxy.downstream.validation import Headers, Rejection, read_message
 from proxy.errors import HTTP_STATUS, ErrorCode
 from proxy.owners import ANONYMOUS
 from proxy.protocol.envelope import dumps, loads
@@ -62,7 +63,9 @@ class Draft:
 def judge(body: bytes, headers: Headers | dict[str, str]) -> ClientRequest | Notification:
     if isinstance(headers, dict):
         headers = Headers(list(headers.items()))
-    return read_request(body, headers, ANONYMOUS, max_depth=MAX_DEPTH, supported=MODERN_VERSIONS)
+    versions = [value for key, value in headers.values if key == "mcp-protocol-version"]
+    [message] = read_posted(body, versions, MAX_DEPTH).messages
+    return read_message(message, headers, ANONYMOUS, MODERN_VERSIONS)
 
 
 def served(draft: Draft) -> ClientRequest:

@@ -1,0 +1,94 @@
+"""What a POST carries: one message or a batch, and which era it is of.
+
+Above: `http`. Below: `protocol`. The body is parsed here, once for both eras; a modern message is then
+judged by `validation`. Contract section 2, "Client's era, per message"; field report F20.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.downstream.validation import Rejection, said_version
+from proxy.eras.era import Era, client_era
+from proxy.errors import ClientProtocolError, ErrorCode
+from proxy.protocol.envelope import JsonError, check, elements
+from proxy.protocol.jsonrpc import (
+    Message,
+    MessageError,
+    Notification,
+    Request,
+    RequestId,
+    parse,
+    parse_checked,
+)
+from proxy.routing.passthrough import BATCHES_IN
+
+_IS_ARRAY: Final = re.compile(rb"[ \t\r\n]*\[")
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """`messages` is one, or those of a batch, which is legacy always."""
+
+    era: Era
+    body: bytes
+    messages: Sequence[Message]
+    is_batch: bool = False
+
+    @property
+    def rid(self) -> RequestId | None:
+        """The id of the request that this is, if it is one."""
+        message = self.messages[0]
+        return message.id if isinstance(message, Request) and not self.is_batch else None
+
+    @property
+    def has_request(self) -> bool:
+        """Whether anything here is to be answered."""
+        return any(isinstance(message, Request) for message in self.messages)
+
+
+def read_posted(body: bytes, versions: Sequence[str], max_depth: int) -> Posted:
+    """`versions` are the values of the version header. Raises Rejection for what is no message."""
+    try:
+        if _IS_ARRAY.match(body):
+            return Posted(Era.LEGACY, body, _batch(body, versions, max_depth), is_batch=True)
+        message = parse(body, max_depth)
+    except MessageError as exc:
+        raise Rejection(exc.id, ClientProtocolError(exc.code, exc.message)) from exc
+    return Posted(_era_of(message, versions), body, (message,))
+
+
+def header_era(versions: Sequence[str]) -> Era:
+    """The era that the version header says; a header that names several versions is for modern rules to
+    refuse."""
+    eras = {client_era(has_meta_version=False, version_header=version.strip(" \t")) for version in versions}
+    return Era.MODERN if Era.MODERN in eras else Era.LEGACY
+
+
+def _era_of(message: Message, versions: Sequence[str]) -> Era:
+    if isinstance(message, Request | Notification) and said_version(message) is not None:
+        return Era.MODERN
+    return header_era(versions)
+
+
+def _batch(body: bytes, versions: Sequence[str], max_depth: int) -> list[Message]:
+    """Of legacy messages, in the one revision that has batches, or where none is named (VER-020)."""
+    try:
+        check(body, max_depth)
+    except JsonError as exc:
+        raise MessageError(ErrorCode.PARSE_ERROR, f"Parse error: {exc}") from exc
+    if any(version.strip(" \t") != BATCHES_IN for version in versions):
+        raise _refused("an array (batches are not supported)")
+    messages = [parse_checked(element) for element in elements(body)]
+    if not messages:
+        raise _refused("an empty array")
+    if any(_era_of(message, ()) is Era.MODERN for message in messages):
+        raise _refused("an array (batches are not supported)")
+    return messages
+
+
+def _refused(kind: str) -> MessageError:
+    return MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: the message is {kind}")

@@ -1,0 +1,115 @@
+"""Responses that are written piece by piece: kept alive while they are quiet, cut where nobody reads.
+
+Above: `legacy_http`. One watcher looks after all of them, so that a stream costs neither a task nor a timer
+of its own. Contract section 3; field reports F03 and F40.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final
+
+from aiohttp import web
+
+from proxy.clock import Clock
+from proxy.downstream.responses import PIECE_BYTES, WRITE_TIMEOUT_S
+from proxy.protocol import sse
+
+TICK_S: Final = 1.0
+QUIET_S: Final = 14.0  # with a tick on top: a byte at least every 15 s (F03)
+
+_BOM: Final = b"\xef\xbb\xbf"
+_TAIL_BYTES: Final = 4  # the longest two line ends
+_BLOCK_END: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)\Z")
+
+
+class WrittenStream:
+    """One response, from its head to its end. `is_events`: comments may stand between its blocks."""
+
+    __slots__ = ("_began", "_clock", "_http", "_last", "_response", "_tail", "_writing_since", "is_events")
+
+    def __init__(
+        self, http: web.Request, response: web.StreamResponse, clock: Clock, is_events: bool
+    ) -> None:
+        self._http = http
+        self._response = response
+        self._clock = clock
+        self.is_events = is_events
+        self._began = False
+        self._last = clock.monotonic()
+        self._tail = b""
+        self._writing_since: float | None = None
+
+    async def write(self, data: bytes) -> None:
+        """Raises ConnectionError if the client is gone, or was cut."""
+        if not self._began:
+            self._began = True
+            if self._tail:  # a comment of ours was first, and a byte order mark is one at the beginning alone
+                data = data.removeprefix(_BOM)
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            self._writing_since = self._clock.monotonic()
+            await self._response.write(piece)
+            self._writing_since = None
+        self._last = self._clock.monotonic()
+        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+    async def look_after(self, now: float) -> None:
+        """Cut it if its reader has stopped; else, if it has been quiet and a block has ended, a comment."""
+        transport = self._http.transport
+        if transport is None:
+            return
+        if self._writing_since is not None:
+            if now - self._writing_since >= WRITE_TIMEOUT_S:
+                transport.abort()
+        elif self.is_events and self._is_quiet(now) and not transport.get_write_buffer_size():
+            with suppress(ConnectionError):  # then the handler is told, too
+                await self._response.write(sse.comment())
+            self._last = now
+            self._tail = self._tail or b"\n\n"
+
+    def _is_quiet(self, now: float) -> bool:
+        """Some hold back even the status until a byte of body has come: that one is not waited for long."""
+        if not self._tail:
+            return True
+        return now - self._last >= QUIET_S and _BLOCK_END.search(self._tail) is not None
+
+
+class WrittenStreams:
+    """All that are open. `watch` must be running."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._open: set[WrittenStream] = set()
+
+    async def watch(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_S)
+            now = self._clock.monotonic()
+            for stream in list(self._open):
+                await stream.look_after(now)
+
+    async def write(
+        self,
+        http: web.Request,
+        response: web.StreamResponse,
+        chunks: AsyncIterator[bytes],
+        *,
+        is_events: bool,
+    ) -> None:
+        """The head, the chunks as they come, and the end. Raises ConnectionError if the client is gone, and
+        what `chunks` raises."""
+        await response.prepare(http)
+        stream = WrittenStream(http, response, self._clock, is_events)
+        self._open.add(stream)
+        try:
+            async for chunk in chunks:
+                await stream.write(chunk)
+        finally:
+            self._open.discard(stream)
+        await response.write_eof()
+
+    def __repr__(self) -> str:
+        return f"<WrittenStreams {len(self._open)} open>"
