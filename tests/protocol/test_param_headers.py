@@ -17,7 +17,7 @@ from proxy.protocol.param_headers import (
     mismatch,
 )
 
-NO_STALL_S: Final = 5.0  # of the processor, for what takes less than one; quadratic work would take much longer
+NO_STALL_S: Final = 5.0  # of the processor, for what takes less than one; quadratic work takes far more
 
 
 def encoded(text: str) -> str:
