@@ -6,6 +6,7 @@ Above: every transport and the router. Below: `envelope`. MCP 2026-07-28 "Messag
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -15,6 +16,7 @@ from proxy.protocol.envelope import (
     JsonError,
     RawObject,
     check,
+    compact_members,
     decode_string,
     dumps,
 )
@@ -106,20 +108,29 @@ def parse(raw: bytes, max_depth: int) -> Message:
 
 def parse_checked(raw: bytes) -> Message:
     """`parse` for a text that has already passed `envelope.check`."""
+    fields = compact_members(raw)
+    if fields is None:
+        fields = _read_members(raw)
+    rid = RequestId.parse(fields["id"]) if "id" in fields else None
+    version = fields.get("jsonrpc", b"")
+    if version[:1] != b'"' or decode_string(version) != "2.0":
+        raise MessageError(ErrorCode.INVALID_REQUEST, 'Invalid request: jsonrpc is not "2.0"', rid)
+    if "method" in fields:
+        return _parse_call(fields, rid)
+    return _parse_response(fields, rid)
+
+
+def _read_members(raw: bytes) -> dict[str, bytes]:
+    """The members that are read, however they are written. Raises MessageError if one stands twice."""
     if raw.lstrip()[:1] != b"{":
         kind = "an array (batches are not supported)" if raw.lstrip()[:1] == b"[" else "no object"
         raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: the message is {kind}")
     obj = RawObject.parse(raw)
-    rid = _id_of(obj)
     try:
         fields = {key: obj.get(key) for key in _READ}
     except DuplicateMember as exc:
-        raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: {exc}", rid) from exc
-    if fields["jsonrpc"] is None or obj.text("jsonrpc") != "2.0":
-        raise MessageError(ErrorCode.INVALID_REQUEST, 'Invalid request: jsonrpc is not "2.0"', rid)
-    if "method" in obj:
-        return _parse_call(obj, fields, rid)
-    return _parse_response(fields, rid)
+        raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: {exc}", _id_of(obj)) from exc
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _id_of(obj: RawObject) -> RequestId | None:
@@ -130,23 +141,23 @@ def _id_of(obj: RawObject) -> RequestId | None:
     return RequestId.parse(raw) if raw is not None else None
 
 
-def _parse_call(obj: RawObject, fields: dict[str, bytes | None], rid: RequestId | None) -> Message:
-    method, params = obj.text("method"), fields["params"]
-    if method is None:
+def _parse_call(fields: Mapping[str, bytes], rid: RequestId | None) -> Message:
+    method, params = fields["method"], fields.get("params")
+    if method[:1] != b'"':
         raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid request: method is not a string", rid)
-    if "result" in obj or "error" in obj:
+    if "result" in fields or "error" in fields:
         raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid request: both a call and a response", rid)
-    if fields["id"] is None:
-        return Notification(method, params)
+    if "id" not in fields:
+        return Notification(decode_string(method), params)
     if rid is None:
         raise MessageError(
             ErrorCode.INVALID_REQUEST, "Invalid request: id is neither a string nor an integer"
         )
-    return Request(rid, method, params)
+    return Request(rid, decode_string(method), params)
 
 
-def _parse_response(fields: dict[str, bytes | None], rid: RequestId | None) -> Message:
-    result, error = fields["result"], fields["error"]
+def _parse_response(fields: Mapping[str, bytes], rid: RequestId | None) -> Message:
+    result, error = fields.get("result"), fields.get("error")
     if (result is None) == (error is None):
         raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid request: no method, and not a response", rid)
     if error is not None:

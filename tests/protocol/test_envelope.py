@@ -16,6 +16,7 @@ from proxy.protocol.envelope import (
     JsonError,
     RawObject,
     check,
+    compact_members,
     decode_string,
     dumps,
     elements,
@@ -148,6 +149,39 @@ def test_members_are_found_in_order_with_their_text(made: tuple[bytes, list[tupl
     assert [m.key for m in found] == [json.loads(key.decode()) for key, _ in pairs]
     assert [raw[m.value_start : m.end] for m in found] == [value for _, value in pairs]
     assert all(raw.startswith(key, m.start) for m, (key, _) in zip(found, pairs, strict=True))
+
+
+@given(objects(values))
+def test_compact_members_are_those_of_the_slow_way_or_left_to_it(
+    made: tuple[bytes, list[tuple[bytes, bytes]]],
+) -> None:
+    """Whatever is odd about the text: white space, escapes, keys that stand twice, lone surrogates."""
+    raw, _ = made
+    compact = compact_members(raw)
+    if compact is not None:
+        assert list(compact.items()) == [(m.key, raw[m.value_start : m.end]) for m in members(raw)]
+
+
+@pytest.mark.parametrize(
+    "raw, expected",
+    [
+        (b'{"a":1.10,"b":{"c": [1]},"":"x\\u00fc"}', {"a": b"1.10", "b": b'{"c": [1]}', "": b'"x\\u00fc"'}),
+        (b'{"a":1,"a":2}', None),
+        (b'{"a":1,"":"","a":1}', None),
+        (b'{"a":1,"\\u0061":1}', None),
+        (b'{"a": 1}', None),
+        (b'{"a":1} ', None),
+        ('{"\u00fc":1}'.encode(), None),
+        (b'{"a":"\\ud800"}', None),
+        (b"[1]", None),
+        (b"1", None),
+    ],
+)
+def test_compact_members_vouch_only_for_text_without_anything_odd(
+    raw: bytes, expected: dict[str, bytes] | None
+) -> None:
+    """A key that stands twice must not be taken for white space, nor the reverse."""
+    assert compact_members(raw) == expected
 
 
 @given(arrays(values), spaces)
