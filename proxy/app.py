@@ -28,12 +28,14 @@ from proxy.downstream.pipes import STDIN, LineWriter, claim_stdout, read_chunks
 from proxy.downstream.server import SHUTDOWN_S, HttpRunner
 from proxy.errors import ConfigError, StoreError
 from proxy.logs import get_logger
+from proxy.metrics import Metrics
 from proxy.routing.recovery import settle_unfinished
 from proxy.stores.base import TaskStore
 from proxy.upstream.http import make_client
 from proxy.upstream.process import kill_all
 
 EXPIRE_EVERY_S: Final = 30.0
+LOOK_AT_LAG_S: Final = 0.5
 FLUSH_S: Final = 1.0  # for the last answers to leave after the drain
 MAX_DESCRIPTORS: Final = 65_536  # servers that we start inherit it, and some walk through them all
 EXIT_AT_ONCE: Final = 130
@@ -52,18 +54,20 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
     use, a store that cannot be opened.
     """
     _raise_descriptor_limit()
-    clock = SystemClock()
+    clock, metrics = SystemClock(), Metrics()
     stdout = claim_stdout() if config.is_stdio else None  # before anything of anybody's could print
     async with open_store(config, clock) as store, make_client() as client:
         policy = policy_of(config)
         settled = await settle_unfinished(store, policy, clock)
         if settled:
             log.info("unfinished_tasks_settled", count=settled)
-        parts = await assemble(config, policy, store, client, clock)
+        parts = await assemble(config, policy, store, client, clock, metrics)
         async with anyio.create_task_group() as tasks:
             await tasks.start(parts.pool.run)
             await tasks.start(parts.runner.run)
             tasks.start_soon(_expire_regularly, store, clock)
+            if config.admin.listen is not None:
+                tasks.start_soon(_look_at_lag, metrics, clock)
             stop = anyio.Event()
             await tasks.start(_watch_signals, stop)
             if stdout is not None:
@@ -169,6 +173,14 @@ async def _expire_regularly(store: TaskStore, clock: Clock) -> None:
             log.error("store_not_swept", reason=exc.message)
 
 
+async def _look_at_lag(metrics: Metrics, clock: Clock) -> None:
+    """How late the event loop wakes who sleeps: whatever holds it up, all clients wait for."""
+    while True:
+        due = clock.monotonic() + LOOK_AT_LAG_S
+        await clock.sleep(LOOK_AT_LAG_S)
+        metrics.lagged(clock.monotonic() - due)
+
+
 # -- the HTTP server ---------------------------------------------------------------------------------
 
 
@@ -186,6 +198,7 @@ async def _listening(parts: Parts, endpoint: HttpEndpoint) -> AsyncIterator[str]
         if config.admin.listen is not None:
             admin = web.Application()
             parts.operations.add_to(admin)
+            parts.operations.add_metrics_to(admin)
             runners.append(await _runner(admin, config.limits.header))
             admin_host, _, admin_port = config.admin.listen.rpartition(":")
             await _bind(runners[1], admin_host.strip("[]"), int(admin_port), "admin.listen")

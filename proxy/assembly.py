@@ -18,13 +18,14 @@ from proxy.clock import Clock
 from proxy.config import Config
 from proxy.downstream.guard import Guard
 from proxy.downstream.http import HttpEndpoint, HttpSettings
-from proxy.downstream.operations import Operations, Report
+from proxy.downstream.operations import Operations, Report, Scrape
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.stdio import LOCAL_USER, StdioEndpoint, StdioSettings
 from proxy.eras.capabilities import ClientCapabilities, request_meta
 from proxy.eras.era import Era
 from proxy.errors import StoreError
 from proxy.limits import Gauge, PollLimit
+from proxy.metrics import Metrics
 from proxy.owners import Credentials, Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps
@@ -54,7 +55,10 @@ from proxy.upstream.stdio import StdioTransport
 class Upstream:
     """Makes transports and sessions with the configured server."""
 
-    def __init__(self, config: Config, policy: Policy, client: ClientSession, clock: Clock) -> None:
+    def __init__(
+        self, config: Config, policy: Policy, client: ClientSession, clock: Clock, metrics: Metrics
+    ) -> None:
+        self.metrics = metrics
         self._config = config
         self._client = client
         self._clock = clock
@@ -88,6 +92,7 @@ class Upstream:
                 cwd=Path(upstream.cwd) if upstream.cwd is not None else None,
                 name=upstream.name,
                 max_bytes=limits.message,
+                metrics=self.metrics,
             )
         assert upstream.url is not None  # the configuration has one or the other
         return AutoHttpTransport(
@@ -157,6 +162,7 @@ class Parts:
             listens=Gauge("listen streams", limits.listens, "limits.listens"),
             settings=HttpSettings(config.path, limits.body, limits.depth, self.upstream.supported_versions),
             clock=self.clock,
+            metrics=self.upstream.metrics,
         )
 
     def stdio_endpoint(self, writer: LineWriter) -> StdioEndpoint:
@@ -166,12 +172,12 @@ class Parts:
 
 
 async def assemble(
-    config: Config, policy: Policy, store: TaskStore, client: ClientSession, clock: Clock
+    config: Config, policy: Policy, store: TaskStore, client: ClientSession, clock: Clock, metrics: Metrics
 ) -> Parts:
     secret = await store.secret()
-    upstream = Upstream(config, policy, client, clock)
-    pool = Pool(upstream.session, _pool_settings(config), clock)
-    runner = Runner(pool, store, policy, clock)
+    upstream = Upstream(config, policy, client, clock, metrics)
+    pool = Pool(upstream.session, _pool_settings(config), clock, metrics)
+    runner = Runner(pool, store, policy, clock, metrics)
     conversion = Conversion(
         runner,
         store,
@@ -181,12 +187,17 @@ async def assemble(
         upstream_era=upstream.era,
         max_calls=config.limits.calls,
     )
-    listen = Listen(pool, store, policy, clock)
+    listen = Listen(pool, store, policy, clock, metrics)
     polls = PollLimit(config.limits.polls_per_task, clock)
     bridge = Bridge(pool, conversion, upstream.era, upstream.supported_versions)
-    changes = TaskChanges(store, runner, policy, clock)
-    router = Router(bridge, TaskMethods(changes, policy, polls, clock), listen)
-    operations = Operations(_reporter(store, pool))
+    changes = TaskChanges(store, runner, policy, clock, metrics)
+    router = Router(bridge, TaskMethods(changes, policy, polls, clock), listen, metrics, clock)
+    metrics.show("calls_in_flight", lambda: runner.in_flight)
+    metrics.show("calls_parked", lambda: conversion.parked)
+    metrics.show("listen_streams", lambda: listen.streams)
+    metrics.show("upstream_sessions", lambda: pool.sessions)
+    metrics.show("upstream_waiting", lambda: pool.waiting)
+    operations = Operations(_reporter(store, pool), _scraper(store, metrics))
     return Parts(config, clock, secret, upstream, pool, runner, conversion, listen, router, operations)
 
 
@@ -197,9 +208,16 @@ def _reporter(store: TaskStore, pool: Pool) -> Report:
             state = "ok"
         except StoreError as exc:
             state = exc.message
-        return {"store": state, "upstream": pool.last_fault or "ok"}
+        return {"store": state, "upstream": pool.health.words()}
 
     return report
+
+
+def _scraper(store: TaskStore, metrics: Metrics) -> Scrape:
+    async def scrape() -> bytes:
+        return metrics.text()
+
+    return scrape
 
 
 def policy_of(config: Config) -> Policy:

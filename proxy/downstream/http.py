@@ -25,9 +25,10 @@ from proxy.downstream.posted import Posted, header_era, read_posted
 from proxy.downstream.responses import Responder, accepts_stream, plain_response, refusal
 from proxy.downstream.validation import Headers, Rejection, read_message
 from proxy.eras.era import Era
-from proxy.errors import ClientProtocolError, ErrorCode, InternalError, LimitReached, ProxyError
+from proxy.errors import ClientProtocolError, ErrorCode, InternalError, ProxyError, ShuttingDown
 from proxy.limits import Gauge
 from proxy.logs import get_logger
+from proxy.metrics import UNSERVED, Metrics
 from proxy.owners import Credentials, Owner, owner_of
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import Notification, RequestId
@@ -68,7 +69,9 @@ class HttpEndpoint:
         settings: HttpSettings,
         clock: Clock,
         legacy: LegacyHandler | None = None,
+        metrics: Metrics = UNSERVED,
     ) -> None:
+        self._metrics = metrics
         self._router = router
         self._guard = guard
         self._credentials = credentials
@@ -78,7 +81,9 @@ class HttpEndpoint:
         self._settings = settings
         self._clock = clock
         self._legacy = (
-            None if legacy is None else LegacyEntrance(legacy, calls=calls, listens=listens, clock=clock)
+            None
+            if legacy is None
+            else LegacyEntrance(legacy, calls=calls, listens=listens, clock=clock, metrics=metrics)
         )
         self._retry_after_s: int | None = None
 
@@ -126,8 +131,10 @@ class HttpEndpoint:
             with gauge.hold():
                 return await self._serve(http, request)
         except Rejection as exc:
+            self._metrics.refused(exc.fault)
             return refusal(exc.rid, exc.fault)
         except ProxyError as exc:
+            self._metrics.refused(exc)
             return refusal(rid, exc)
         except Exception:
             log.exception("request_failed")
@@ -141,6 +148,7 @@ class HttpEndpoint:
             if legacy is not None and http.method in _LEGACY_METHODS:
                 return await legacy.other(http, self._owner(http))
         except ProxyError as exc:
+            self._metrics.refused(exc)
             return refusal(None, exc)
         except Exception:
             log.exception("request_failed")
@@ -188,11 +196,7 @@ class HttpEndpoint:
 
     def _admit(self, http: web.Request, request: ClientRequest) -> None:
         if self._retry_after_s is not None and request.method not in names.TASK_METHODS:
-            raise LimitReached(
-                "the proxy is shutting down; nothing was sent to the server",
-                retry_after_s=self._retry_after_s,
-                status=HTTPStatus.SERVICE_UNAVAILABLE,
-            )
+            raise ShuttingDown(retry_after_s=self._retry_after_s)
         if request.method == names.SUBSCRIPTIONS_LISTEN and not accepts_stream(http):
             raise ClientProtocolError(
                 ErrorCode.INVALID_REQUEST,

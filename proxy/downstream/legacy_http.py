@@ -18,10 +18,13 @@ from proxy.clock import Clock
 from proxy.downstream.posted import Posted
 from proxy.downstream.responses import refusal
 from proxy.downstream.streams import WrittenStreams
-from proxy.errors import LimitReached, ProxyError, UpstreamError
+from proxy.errors import ProxyError, ShuttingDown, UpstreamError
 from proxy.limits import Gauge
 from proxy.logs import get_logger
+from proxy.metrics import Metrics, Outcome
 from proxy.owners import Owner
+from proxy.protocol.jsonrpc import Request
+from proxy.routing.counted import counted
 from proxy.routing.legacy import HttpMessage, LegacyHandler, Reply
 
 AT_ONCE_BYTES: Final = 64 * 1024  # the transport takes as much without waiting for the client
@@ -37,8 +40,12 @@ log = get_logger()
 class LegacyEntrance:
     """Serves the messages of legacy clients. `watch` must be running."""
 
-    def __init__(self, handler: LegacyHandler, *, calls: Gauge, listens: Gauge, clock: Clock) -> None:
+    def __init__(
+        self, handler: LegacyHandler, *, calls: Gauge, listens: Gauge, clock: Clock, metrics: Metrics
+    ) -> None:
         self._handler = handler
+        self._clock = clock
+        self._metrics = metrics
         self._calls = calls
         self._listens = listens
         self._streams = WrittenStreams(clock)
@@ -63,13 +70,17 @@ class LegacyEntrance:
             posted.is_batch,
             http.rel_url.raw_query_string,
         )
-        if posted.has_request:
-            self._refuse_if_draining()
-        with self._calls.hold() if posted.has_request else nullcontext():
-            try:
+        try:
+            if (asks := _first_request(posted)) is None:
                 return await self._serve(http, message)
-            except UpstreamError as exc:
-                return refusal(posted.rid, exc, exc.status or HTTPStatus.BAD_GATEWAY)
+            with counted(asks.method, "legacy", self._metrics, self._clock) as ending:
+                self._refuse_if_draining()
+                with self._calls.hold():
+                    response = await self._serve(http, message)
+                ending.outcome = _outcome_of(response)
+                return response
+        except UpstreamError as exc:
+            return refusal(posted.rid, exc, exc.status or HTTPStatus.BAD_GATEWAY)
 
     async def other(self, http: web.Request, owner: Owner) -> web.StreamResponse:
         """GET, HEAD and DELETE. Raises ProxyError."""
@@ -85,11 +96,7 @@ class LegacyEntrance:
 
     def _refuse_if_draining(self) -> None:
         if self._retry_after_s is not None:
-            raise LimitReached(
-                "the proxy is shutting down; nothing was sent to the server",
-                retry_after_s=self._retry_after_s,
-                status=HTTPStatus.SERVICE_UNAVAILABLE,
-            )
+            raise ShuttingDown(retry_after_s=self._retry_after_s)
 
     async def _serve(self, http: web.Request, message: HttpMessage) -> web.StreamResponse:
         """Raises ProxyError as long as nothing was written."""
@@ -111,6 +118,20 @@ class LegacyEntrance:
             return
         chunks = _once(reply.body) if isinstance(reply.body, bytes) else reply.body
         await self._streams.write(http, response, chunks, is_events=_takes_comments(response))
+
+
+def _first_request(posted: Posted) -> Request | None:
+    """Stands for all of a batch, which has one response."""
+    return next((message for message in posted.messages if isinstance(message, Request)), None)
+
+
+def _outcome_of(response: web.StreamResponse) -> Outcome:
+    """As far as the status tells: what is in the body is not read here."""
+    if response.status < HTTPStatus.BAD_REQUEST:
+        return Outcome.RESULT
+    if response.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Outcome.REFUSED
+    return Outcome.UPSTREAM_FAILED
 
 
 def _response_of(reply: Reply) -> web.StreamResponse:

@@ -1,7 +1,8 @@
-"""`/healthz` and `/readyz`, for those who run the proxy.
+"""`/healthz`, `/readyz` and `/metrics`, for those who run the proxy.
 
 Liveness is local and always green while the event loop turns. Readiness names what is broken; it opens
-nothing upstream. No secret and no task id is in either. Contract sections 9 and 11.
+nothing upstream. Metrics stand on `admin.listen` alone, the other two also beside the MCP endpoint. No
+secret, no task id and no tool argument is in any of them. Contract sections 9 and 11.
 """
 
 from __future__ import annotations
@@ -13,15 +14,23 @@ from typing import Final
 import anyio
 from aiohttp import web
 
+from proxy.metrics import CONTENT_TYPE
+
 REPORT_TIMEOUT_S: Final = 5.0  # a probe that hangs says less than one that fails
 
 Report = Callable[[], Awaitable[dict[str, str]]]
 """What is looked at, by name: "ok", or in words what is wrong."""
 
+Scrape = Callable[[], Awaitable[bytes]]
+"""The metrics as they are now."""
+
 
 class Operations:
-    def __init__(self, report: Report) -> None:
+    """The handlers."""
+
+    def __init__(self, report: Report, scrape: Scrape) -> None:
         self._report = report
+        self._scrape = scrape
         self._draining = False
 
     def drain(self) -> None:
@@ -31,6 +40,9 @@ class Operations:
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
+
+    def add_metrics_to(self, app: web.Application) -> None:
+        app.router.add_get("/metrics", self.metrics)
 
     async def healthz(self, http: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -44,3 +56,6 @@ class Operations:
         ready = all(state == "ok" for state in report.values())
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         return web.json_response({"ready": ready, **report}, status=status)
+
+    async def metrics(self, http: web.Request) -> web.Response:
+        return web.Response(body=await self._scrape(), headers={"Content-Type": CONTENT_TYPE})

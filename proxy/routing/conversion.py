@@ -88,6 +88,11 @@ class Conversion:
             self._runner.spawn(self._run, rnd)
         return await rnd.watch(request, sink)
 
+    @property
+    def parked(self) -> int:
+        """How many calls have asked their client and wait for its retry."""
+        return self._parking.waiting
+
     def stop_parked(self) -> None:
         """At the drain: nobody could come back in time."""
         self._parking.stop_all()

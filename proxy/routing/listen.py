@@ -21,6 +21,7 @@ from proxy.eras.era import Era
 from proxy.eras.to_modern import lift_error, lift_result, with_subscription_id
 from proxy.errors import TaskNotFound, UpstreamError, only_fault
 from proxy.logs import get_logger
+from proxy.metrics import UNSERVED, Denied, Metrics
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps, splice
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
@@ -61,14 +62,18 @@ _NOTHING: Final = _Told(-1, ())
 
 
 class Listen:
-    """The handler, and the orderly end of all its streams."""
+    """The handler, and the orderly end of all its streams, of which `streams` are open."""
 
-    def __init__(self, pool: Pool, store: TaskStore, policy: Policy, clock: Clock) -> None:
+    def __init__(
+        self, pool: Pool, store: TaskStore, policy: Policy, clock: Clock, metrics: Metrics = UNSERVED
+    ) -> None:
+        self._metrics = metrics
         self._pool = pool
         self._store = store
         self._policy = policy
         self._clock = clock
         self._shutdown = anyio.Event()
+        self.streams = 0
 
     def shut_down(self) -> None:
         """End every stream with its result (SUB-006)."""
@@ -83,6 +88,7 @@ class Listen:
             own = await self._own_tasks(request, named)
             granted_ids = None if asked.task_ids is None else tuple(own)
             subscription = Subscription(request, sink, Filter(asked.lists, asked.resources, granted_ids))
+            self.streams += 1
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._serve, subscription, watch, own)
@@ -90,6 +96,8 @@ class Listen:
                     tasks.cancel_scope.cancel()
             except BaseExceptionGroup as group:
                 raise only_fault(group) from None
+            finally:
+                self.streams -= 1
         result = splice(b"{}", {"resultType": dumps(names.COMPLETE)})
         return ResultAnswer(with_subscription_id(result, request.id.raw))
 
@@ -109,10 +117,15 @@ class Listen:
         """
         own: dict[str, _Told] = {}
         for task_id in ids:
-            with suppress(TaskNotFound):
+            try:
                 task = await self._store.get(task_id)
-                if task.owner == request.owner.key:
-                    own[task_id] = _NOTHING if task.status.is_terminal else _Told.of(task)
+            except TaskNotFound:
+                self._metrics.lookup_denied(Denied.UNKNOWN)
+                continue
+            if task.owner == request.owner.key:
+                own[task_id] = _NOTHING if task.status.is_terminal else _Told.of(task)
+            else:
+                self._metrics.lookup_denied(Denied.FOREIGN)
         return own
 
     async def _tell_tasks(self, subscription: Subscription, watch: Watch, own: dict[str, _Told]) -> None:

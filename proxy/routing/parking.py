@@ -86,6 +86,11 @@ class Parking:
         self._wait_s = wait_s
         self._parked: dict[bytes, Parked] = {}
 
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their client."""
+        return sum(parked.round is None and not parked.call.ended for parked in self._parked.values())
+
     def __repr__(self) -> str:
         return f"<Parking {len(self._parked)} states>"
 

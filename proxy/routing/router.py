@@ -1,6 +1,7 @@
 """What is treated specially, as a table; a method without a row goes upstream.
 
-Above: `downstream`, with requests it has validated. Below: the handlers. Contract section 3.
+Above: `downstream`, with requests it has validated. Below: the handlers. What became of each request is
+counted here, for both transports. Contract section 3.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from proxy.clock import Clock
 from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
+from proxy.errors import ProxyError
+from proxy.metrics import Metrics, Outcome
 from proxy.protocol import names
-from proxy.routing.base import Answer, ClientRequest, Handler, Sink
+from proxy.routing.base import Answer, ClientRequest, ErrorAnswer, Handler, Sink
 from proxy.routing.bridge import Bridge, unknown_method
+from proxy.routing.counted import counted
 from proxy.routing.listen import Listen
 from proxy.routing.task_methods import TaskMethods
 
@@ -32,7 +37,11 @@ REMOVED: Final = frozenset(
 class Router:
     """Serves one validated request."""
 
-    def __init__(self, bridge: Bridge, tasks: TaskMethods, listen: Listen) -> None:
+    def __init__(
+        self, bridge: Bridge, tasks: TaskMethods, listen: Listen, metrics: Metrics, clock: Clock
+    ) -> None:
+        self._metrics = metrics
+        self._clock = clock
         self._forward = bridge.forward
         self._rows: Mapping[str, Handler] = {
             names.DISCOVER: bridge.discover,
@@ -44,6 +53,16 @@ class Router:
 
     async def handle(self, request: ClientRequest, sink: Sink) -> Answer:
         """Raises ProxyError for whatever is not answered."""
+        with counted(request.method, "modern", self._metrics, self._clock) as ending:
+            try:
+                answer = await self._serve(request, sink)
+            except ProxyError as exc:
+                self._metrics.refused(exc)
+                raise
+            ending.outcome = Outcome.ERROR if isinstance(answer, ErrorAnswer) else Outcome.RESULT
+            return answer
+
+    async def _serve(self, request: ClientRequest, sink: Sink) -> Answer:
         if request.method in REMOVED:
             raise unknown_method(request.method)
         if request.method in names.TASK_METHODS and not request.capabilities.tasks:  # TX-CAP-005

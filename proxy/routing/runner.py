@@ -28,6 +28,7 @@ from proxy.errors import (
     UpstreamUnavailable,
 )
 from proxy.logs import get_logger
+from proxy.metrics import UNSERVED, Metrics
 from proxy.protocol import names
 from proxy.routing import modern_input, url_elicitations
 from proxy.routing.base import ClientRequest
@@ -52,7 +53,10 @@ log = get_logger()
 class Runner:
     """See the module. `run` must be running."""
 
-    def __init__(self, pool: Pool, store: TaskStore, policy: Policy, clock: Clock) -> None:
+    def __init__(
+        self, pool: Pool, store: TaskStore, policy: Policy, clock: Clock, metrics: Metrics = UNSERVED
+    ) -> None:
+        self._metrics = metrics
         self._pool = pool
         self._store = store
         self._policy = policy
@@ -228,13 +232,18 @@ class Runner:
         call.is_task = True
         follower = Follower(call, task, self._store, self._policy, self._clock)
         self._followers[task.id] = follower
+        self._metrics.task_created()
         self.spawn(self._follow, follower)
 
     async def _follow(self, follower: Follower) -> None:
+        began = self._clock.monotonic()
         try:
             await follower.run()
         finally:
-            del self._followers[follower.task.id]
+            task = follower.task
+            del self._followers[task.id]
+            if task.status.is_terminal:
+                self._metrics.task_ended(task.status, self._clock.monotonic() - began)
             self._ends.beat()
 
     def carry_out(self, task: Task) -> None:

@@ -14,6 +14,7 @@ import anyio
 from proxy.clock import Clock
 from proxy.errors import StoreError, TaskConflict, TaskNotFound
 from proxy.logs import get_logger, task_hash
+from proxy.metrics import UNSERVED, Denied, Metrics
 from proxy.owners import Owner
 from proxy.routing.runner import Runner
 from proxy.stores.base import TaskStore
@@ -27,7 +28,10 @@ log = get_logger()
 class TaskChanges:
     """Reads and changes the tasks of one owner at a time."""
 
-    def __init__(self, store: TaskStore, runner: Runner, policy: Policy, clock: Clock) -> None:
+    def __init__(
+        self, store: TaskStore, runner: Runner, policy: Policy, clock: Clock, metrics: Metrics = UNSERVED
+    ) -> None:
+        self._metrics = metrics
         self._store = store
         self._runner = runner
         self._policy = policy
@@ -35,10 +39,15 @@ class TaskChanges:
 
     async def owned(self, owner: Owner, task_id: str | None) -> Task:
         """The task of this id, if it is the owner's. Raises TaskNotFound otherwise, one answer for all."""
-        if task_id is None or not is_task_id(task_id):
-            raise TaskNotFound
-        task = await self._store.get(task_id)
+        try:
+            if task_id is None or not is_task_id(task_id):
+                raise TaskNotFound
+            task = await self._store.get(task_id)
+        except TaskNotFound:
+            self._metrics.lookup_denied(Denied.UNKNOWN)
+            raise
         if task.owner != owner.key:
+            self._metrics.lookup_denied(Denied.FOREIGN)
             log.info("task_access_denied", task=task_hash(task_id))
             raise TaskNotFound
         return task

@@ -28,8 +28,10 @@ from proxy.errors import (
     only_fault,
 )
 from proxy.logs import get_logger
+from proxy.metrics import UNSERVED, Metrics
 from proxy.owners import Owner
 from proxy.upstream.back_off import BackOff
+from proxy.upstream.health import Health
 from proxy.upstream.session import ChangeListener, LegacySession
 from proxy.upstream.slot import Key, Slot, Waiter
 
@@ -59,7 +61,11 @@ MakeSession = Callable[[Owner, ClientCapabilities, ChangeListener], LegacySessio
 class Pool:
     """Use `lease`; `run` must be running. `repr` tells the state."""
 
-    def __init__(self, make_session: MakeSession, settings: PoolSettings, clock: Clock) -> None:
+    def __init__(
+        self, make_session: MakeSession, settings: PoolSettings, clock: Clock, metrics: Metrics = UNSERVED
+    ) -> None:
+        self.health = Health(clock)
+        self._metrics = metrics
         self._make_session = make_session
         self._settings = settings
         self._clock = clock
@@ -69,7 +75,6 @@ class Pool:
         self._left = Pulse()  # a slot is off the list
         self._listeners: dict[Owner, list[ChangeListener]] = {}
         self._closing = False
-        self.last_fault: str | None = None  # of the last start, None if that succeeded
         self._tasks: TaskGroup | None = None
 
     async def run(self, *, task_status: StartStatus[None]) -> None:
@@ -89,6 +94,16 @@ class Pool:
             await self._left.event.wait()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
+
+    @property
+    def sessions(self) -> int:
+        """How many there are, those that start or end among them."""
+        return len(self._slots)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls and streams wait for a place."""
+        return len(self._waiters)
 
     def __repr__(self) -> str:
         calls = sum(s.calls for s in self._slots)
@@ -239,6 +254,7 @@ class Pool:
             log.exception("session_failed")
             self._note_failed_start(slot, InternalError())
         finally:
+            self._metrics.session_ended(slot.how_it_ended())
             slot.error = slot.error or UpstreamClosed("the upstream session has ended")
             slot.ready.set()
             self._slots.remove(slot)
@@ -252,7 +268,8 @@ class Pool:
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(slot.session.run)
-                self.last_fault = None
+                self.health.works()
+                self._metrics.session_started()
                 started = slot.idle_since = self._clock.monotonic()
                 slot.ready.set()
                 await slot.session.wait_ended()
@@ -267,10 +284,8 @@ class Pool:
         if slot.unwanted.is_set():
             return
         log.warning("upstream_failed", reason=error.message)
-        if isinstance(error, UpstreamRefused):  # 401, 403: it is there, and wants another caller
-            self.last_fault = None
-        else:
-            self.last_fault = error.message
+        self.health.failed(error)
+        if not isinstance(error, UpstreamRefused):  # 401, 403: it is there, and wants another caller
             self._back_off.failed(slot.key)
         if not any(s.key == slot.key and s.session.is_alive for s in self._slots):
             self._refuse_waiters([w for w in self._waiters if w.key == slot.key], error)

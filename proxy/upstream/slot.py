@@ -11,6 +11,7 @@ import anyio
 
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import ProxyError, UpstreamClosed
+from proxy.metrics import SessionEnd
 from proxy.owners import Owner
 from proxy.upstream.session import LegacySession
 
@@ -48,6 +49,13 @@ class Slot:
         """We no longer want it; that is no failure."""
         self.unwanted.set()
         self.session.close()
+
+    def how_it_ended(self) -> SessionEnd:
+        """To be asked before `ready` is set for those that could not be started."""
+        if not self.ready.is_set():
+            return SessionEnd.NOT_STARTED
+        lost = self.session.loss is not None and not self.unwanted.is_set()
+        return SessionEnd.LOST if lost else SessionEnd.CLOSED
 
     @property
     def usable(self) -> bool:

@@ -20,6 +20,7 @@ from anyio.lowlevel import checkpoint
 
 from proxy.errors import UpstreamClosed, UpstreamProtocolError, UpstreamUnavailable
 from proxy.logs import get_logger
+from proxy.metrics import UNSERVED, Metrics
 from proxy.protocol.envelope import one_line
 from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
 from proxy.protocol.salvage import EDGE_BYTES, answered_at_beginning, answered_at_end, may_answer_at_end
@@ -53,7 +54,9 @@ class StdioTransport:
         cwd: Path | None,
         name: str,
         max_bytes: int,
+        metrics: Metrics = UNSERVED,
     ) -> None:
+        self._metrics = metrics
         self._command = tuple(command)
         self._env = dict(env or {})
         self._cwd = cwd
@@ -77,6 +80,7 @@ class StdioTransport:
         process = self._start()
         self._process, self._receiver = process, receiver
         outbox = self._outbox = Outbox(self._name, process.stdin)
+        self._metrics.process_started()
         log.info("upstream_started", upstream=self._name, pid=process.pid)
         try:
             async with anyio.create_task_group() as tasks:
@@ -102,6 +106,7 @@ class StdioTransport:
                     pumps.cancel()
         finally:
             process.close_pipes()
+            self._metrics.process_ended()
         log.info("upstream_ended", upstream=self._name, pid=process.pid, code=process.code, noise=self._noise)
 
     async def send(self, message: bytes, *, call: int | None = None) -> None:

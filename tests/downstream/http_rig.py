@@ -21,6 +21,7 @@ from proxy.downstream.operations import Operations
 from proxy.downstream.server import HttpRunner
 from proxy.errors import ProxyError
 from proxy.limits import Gauge
+from proxy.metrics import Metrics
 from proxy.owners import Credentials
 from proxy.protocol import names
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
@@ -147,6 +148,7 @@ class Rig:
     credentials: Credentials
     report: dict[str, str]
     tasks: TaskGroup
+    metrics: Metrics
 
     @property
     def url(self) -> str:
@@ -220,6 +222,7 @@ async def http_rig(
     both eras are served."""
     supported = names.MODERN_VERSIONS if legacy is None else names.LEGACY_VERSIONS + names.MODERN_VERSIONS
     router, clock, credentials, report = ScriptedRouter(), ManualClock(), Credentials(), {"store": "ok"}
+    metrics = Metrics()
     endpoint = HttpEndpoint(
         router,
         Guard(is_loopback=True, allowed_hosts=frozenset(), allowed_origins=frozenset({ORIGIN})),
@@ -230,14 +233,18 @@ async def http_rig(
         settings=HttpSettings("/mcp", MAX_BODY, 64, lambda: supported),
         clock=clock,
         legacy=legacy,
+        metrics=metrics,
     )
 
     async def reported() -> dict[str, str]:
         return report
 
+    async def scraped() -> bytes:
+        return metrics.text()
+
     app = web.Application(client_max_size=0)
     endpoint.add_to(app)
-    operations = Operations(reported)
+    operations = Operations(reported, scraped)
     operations.add_to(app)
     runner = HttpRunner(app, max_header_bytes=MAX_HEADER)
     await runner.setup()
@@ -247,7 +254,9 @@ async def http_rig(
             async with aiohttp.ClientSession() as session, anyio.create_task_group() as tasks:
                 port = int(runner.addresses[0][1])
                 tasks.start_soon(endpoint.watch)
-                yield Rig(endpoint, operations, router, clock, port, session, credentials, report, tasks)
+                yield Rig(
+                    endpoint, operations, router, clock, port, session, credentials, report, tasks, metrics
+                )
                 tasks.cancel_scope.cancel()
     finally:
         await runner.cleanup()

@@ -52,8 +52,11 @@ async def test_readiness_does_not_hang_with_what_it_looks_at(monkeypatch: pytest
         await anyio.sleep_forever()
         return {}
 
+    async def scraped() -> bytes:
+        return b""
+
     app = web.Application()
-    Operations(never).add_to(app)
+    Operations(never, scraped).add_to(app)
     runner = web.AppRunner(app)
     await runner.setup()
     try:

@@ -20,6 +20,7 @@ from proxy.downstream.validation import Headers, read_modern
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import ProxyError
 from proxy.limits import PollLimit
+from proxy.metrics import Metrics
 from proxy.owners import ANONYMOUS, Owner
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import RawObject
@@ -223,14 +224,16 @@ class Bench:
 
     def start_over(self) -> None:
         """New parts before the same store: what a restart leaves."""
-        self.pool = Pool(self._session, self._settings, self.clock)
-        self.runner = Runner(self.pool, self.store, self.policy, self.clock)
+        self.metrics = Metrics()
+        self.pool = Pool(self._session, self._settings, self.clock, self.metrics)
+        self.runner = Runner(self.pool, self.store, self.policy, self.clock, self.metrics)
         self.conversion = Conversion(self.runner, self.store, self.policy, self.clock, b"k" * 32)
-        self.listen = Listen(self.pool, self.store, self.policy, self.clock)
+        self.listen = Listen(self.pool, self.store, self.policy, self.clock, self.metrics)
         polls = PollLimit(self._polls, self.clock)
-        changes = TaskChanges(self.store, self.runner, self.policy, self.clock)
+        changes = TaskChanges(self.store, self.runner, self.policy, self.clock, self.metrics)
         methods = TaskMethods(changes, self.policy, polls, self.clock)
-        self.router = Router(Bridge(self.pool, self.conversion), methods, self.listen)
+        bridge = Bridge(self.pool, self.conversion)
+        self.router = Router(bridge, methods, self.listen, self.metrics, self.clock)
 
     def _session(
         self, owner: Owner, capabilities: ClientCapabilities, on_change: ChangeListener

@@ -29,6 +29,7 @@ from proxy.errors import (
 from proxy.owners import ANONYMOUS, Owner
 from proxy.upstream.back_off import STABLE_S
 from proxy.upstream.base import Receiver
+from proxy.upstream.health import OK
 from proxy.upstream.inbox import ChangeListener
 from proxy.upstream.pool import SWEEP_S, Pool, PoolSettings
 from proxy.upstream.session import LegacySession
@@ -419,7 +420,7 @@ async def test_a_start_that_fails_fails_for_all_who_wait_for_it() -> None:
         holders = [b.lease() for _ in range(100)]
         assert {await h.failed() for h in holders} == {fault}
         assert b.begun == 1
-        assert b.pool.last_fault == "no such file"
+        assert b.pool.health.words() == "could not be started or reached"
         assert repr(b.pool) == "<Pool 0 sessions, 0 calls, 0 waiting>"
 
 
@@ -464,7 +465,7 @@ async def test_a_server_that_refuses_its_caller_is_no_fault_of_the_server() -> N
             assert await b.lease().failed() is refusal
         assert b.begun == 20
         assert b.clock.monotonic() == 0
-        assert b.pool.last_fault is None
+        assert b.pool.health.words() == OK
 
 
 async def test_a_fault_of_ours_in_one_session_harms_no_other() -> None:
@@ -517,7 +518,7 @@ async def test_the_pause_counts_from_the_failure_and_is_one_owners_matter() -> N
         assert holder.waits
         await b.clock.advance(0.05)
         await holder.got()
-        assert b.pool.last_fault is None
+        assert b.pool.health.words() == OK
 
 
 async def test_old_failures_are_forgotten() -> None:

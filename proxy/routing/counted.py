@@ -1,0 +1,69 @@
+"""Counts what becomes of a request, in the group of its method; tools and other names are nobody's label.
+
+Above: whoever answers requests, in either era. Below: `metrics`, which declares the groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.clock import Clock
+from proxy.errors import ProxyError
+from proxy.metrics import EraLabel, Methods, Metrics, Outcome, outcome_of
+from proxy.protocol import names
+
+_GROUPS: Final[Mapping[str, Methods]] = {
+    names.TOOLS_CALL: Methods.TOOLS_CALL,
+    names.PROMPTS_GET: Methods.PROMPTS_GET,
+    names.RESOURCES_READ: Methods.RESOURCES_READ,
+    names.SUBSCRIPTIONS_LISTEN: Methods.LISTEN,
+    **dict.fromkeys(
+        (names.TOOLS_LIST, names.PROMPTS_LIST, names.RESOURCES_LIST, names.RESOURCES_TEMPLATES_LIST),
+        Methods.LISTS,
+    ),
+    **dict.fromkeys(
+        (names.TASKS_GET, names.TASKS_UPDATE, names.TASKS_CANCEL, names.TASKS_RESULT, names.TASKS_LIST),
+        Methods.TASKS,
+    ),
+    **dict.fromkeys(
+        (
+            names.DISCOVER,
+            names.INITIALIZE,
+            names.PING,
+            names.LOGGING_SET_LEVEL,
+            names.RESOURCES_SUBSCRIBE,
+            names.RESOURCES_UNSUBSCRIBE,
+        ),
+        Methods.SESSION,
+    ),
+}
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a request ends: its client hangs up, unless somebody says otherwise."""
+
+    outcome: Outcome = Outcome.HUNG_UP
+
+
+@contextmanager
+def counted(method: str, era: EraLabel, metrics: Metrics, clock: Clock) -> Iterator[Ending]:
+    """Count a request, and how long it took, when the context is left. Faults say themselves what they are."""
+    ending, began = Ending(), clock.monotonic()
+    try:
+        yield ending
+    except ProxyError as exc:
+        ending.outcome = outcome_of(exc)
+        raise
+    except Exception:
+        ending.outcome = Outcome.PROXY_FAILED
+        raise
+    finally:
+        metrics.answered(group_of(method), era, ending.outcome, clock.monotonic() - began)
+
+
+def group_of(method: str) -> Methods:
+    return _GROUPS.get(method, Methods.OTHER)
