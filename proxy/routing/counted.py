@@ -51,7 +51,7 @@ class Ending:
 
 @contextmanager
 def counted(method: str, era: EraLabel, metrics: Metrics, clock: Clock) -> Iterator[Ending]:
-    """Count a request, and how long it took, when the context is left. Faults say themselves what they are."""
+    """Count a request, and how long it took, when the context is left. Faults say what they are."""
     ending, began = Ending(), clock.monotonic()
     try:
         yield ending
