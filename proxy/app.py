@@ -104,7 +104,7 @@ async def _serve_stdio(parts: Parts, stdout: int, signalled: anyio.Event, ready:
     """One client. When it closes our stdin its running calls are cancelled; tasks get the drain time, unless
     it sends a signal, too: then nobody waits for anything, and what does not go at once is made to."""
     endpoint = parts.stdio_endpoint(LineWriter(stdout))
-    stop, gone = anyio.Event(), anyio.Event()
+    stop, gone, drained = anyio.Event(), anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
 
         async def chunks() -> AsyncIterator[bytes]:
@@ -113,8 +113,11 @@ async def _serve_stdio(parts: Parts, stdout: int, signalled: anyio.Event, ready:
             gone.set()
 
         async def serve_client() -> None:
-            await endpoint.serve(chunks())
+            await endpoint.serve(chunks(), wait_drained)
+
+        async def wait_drained() -> None:
             stop.set()
+            await drained.wait()
 
         async def obey_signal() -> None:
             await signalled.wait()
@@ -131,6 +134,7 @@ async def _serve_stdio(parts: Parts, stdout: int, signalled: anyio.Event, ready:
         await stop.wait()
         endpoint.drain()
         await _drain(parts, endpoint.wait_idle)
+        drained.set()
         await endpoint.end()
         tasks.cancel_scope.cancel()
 

@@ -21,8 +21,10 @@ from proxy.downstream.http import HttpEndpoint, HttpSettings
 from proxy.downstream.operations import Operations, Report, Scrape
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.stdio import LOCAL_USER, StdioEndpoint, StdioSettings
-from proxy.eras.capabilities import ClientCapabilities, request_meta
+from proxy.eras import tasks_2025
+from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities, request_meta
 from proxy.eras.era import Era
+from proxy.eras.to_modern import ServerInfo
 from proxy.errors import StoreError
 from proxy.limits import Gauge, PollLimit
 from proxy.metrics import Metrics
@@ -32,12 +34,15 @@ from proxy.protocol.envelope import dumps
 from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
 from proxy.routing.listen import Listen
+from proxy.routing.live import Place
 from proxy.routing.own_server import Client
-from proxy.routing.passthrough import Passthrough
+from proxy.routing.passthrough import Passthrough, TaskGrant
 from proxy.routing.router import Router
 from proxy.routing.runner import Runner
 from proxy.routing.task_changes import TaskChanges
 from proxy.routing.task_methods import TaskMethods
+from proxy.routing.task_session import TaskSession, TaskTerms
+from proxy.routing.tasks_2025 import Tasks2025
 from proxy.stores.base import TaskStore
 from proxy.stores.disk import DiskStore, Durability
 from proxy.stores.memory import MemoryStore
@@ -123,16 +128,33 @@ class Upstream:
             era=self._era,
         )
 
-    def passthrough(self, client: Client) -> Passthrough:
-        """The session of one legacy client on stdio."""
+    def adopted(self, transport: Transport, info: ServerInfo, first_id: int) -> LegacySession:
+        """For the tasks of a legacy client: a session that was opened by that client itself."""
+        return LegacySession(
+            transport,
+            name=self._config.upstream.name,
+            capabilities=ANY_CAPABILITIES,
+            client_version=__version__,
+            asking=self._asking,
+            clock=self._clock,
+            max_depth=self._config.limits.depth,
+            start_timeout_s=self._config.upstream.start_timeout,
+            on_change=lambda method, params: None,
+            adopted=info,
+            first_id=first_id,
+        )
+
+    def passthrough(self, owner: Owner, client: Client, tasks: TaskGrant | None) -> Passthrough:
+        """The session of one legacy client with a server of its own."""
         return Passthrough(
-            lambda: self._plain_transport(LOCAL_USER),
+            lambda: self._plain_transport(owner),
             client,
             name=self._config.upstream.name,
             clock=self._clock,
             max_depth=self._config.limits.depth,
             start_timeout_s=self._config.upstream.start_timeout,
             asking=self._asking,
+            tasks_2025=tasks,
         )
 
 
@@ -150,6 +172,22 @@ class Parts:
     listen: Listen
     router: Router
     operations: Operations
+    tasks_2025: Tasks2025
+
+    def task_grant(self, owner: Owner, *, lists: bool) -> TaskGrant | None:
+        """What gives a legacy client's session 2025 tasks; None where they are switched off."""
+        tasks = self.config.tasks
+        if not tasks.legacy_2025:
+            return None
+        terms = TaskTerms(lists, int(tasks.ttl.least * 1000), int(tasks.ttl.most * 1000), self.secret)
+
+        def grant(asked: bytes | None, result: bytes, place: Place) -> tuple[bytes, TaskSession | None]:
+            granted = tasks_2025.grant(tasks_2025.asked_version(asked), result, lists=lists)
+            if granted is None:
+                return result, None
+            return granted.result, TaskSession(self.tasks_2025, owner, granted.upstream, place, terms)
+
+        return TaskGrant(grant, self.upstream.adopted)
 
     def http_endpoint(self) -> HttpEndpoint:
         config, limits = self.config, self.config.limits
@@ -168,7 +206,13 @@ class Parts:
     def stdio_endpoint(self, writer: LineWriter) -> StdioEndpoint:
         limits = self.config.limits
         settings = StdioSettings(limits.message, limits.depth, self.upstream.supported_versions, limits.calls)
-        return StdioEndpoint(self.router, self.upstream.passthrough, writer, settings)
+        tasks = self.task_grant(LOCAL_USER, lists=True)
+        return StdioEndpoint(
+            self.router,
+            lambda client: self.upstream.passthrough(LOCAL_USER, client, tasks),
+            writer,
+            settings,
+        )
 
 
 async def assemble(
@@ -198,7 +242,10 @@ async def assemble(
     metrics.show("upstream_sessions", lambda: pool.sessions)
     metrics.show("upstream_waiting", lambda: pool.waiting)
     operations = Operations(_reporter(store, pool), _scraper(store, metrics))
-    return Parts(config, clock, secret, upstream, pool, runner, conversion, listen, router, operations)
+    tasks_2025 = Tasks2025(store, runner, changes, policy, polls, clock, max_calls=config.limits.calls)
+    return Parts(
+        config, clock, secret, upstream, pool, runner, conversion, listen, router, operations, tasks_2025
+    )
 
 
 def _reporter(store: TaskStore, pool: Pool) -> Report:

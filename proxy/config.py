@@ -157,6 +157,20 @@ class ToolRule(_Section):
     repeatable: bool = False
 
 
+class TtlRange(_Section):
+    """What a 2025 client may wish for: how long a task is kept after its end."""
+
+    least: SomeSeconds = 10.0
+    most: SomeSeconds = 86_400.0
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> TtlRange:
+        if self.least > self.most:
+            least, most = format_seconds(self.least), format_seconds(self.most)
+            raise ValueError(f"least ({least}) is longer than most ({most})")
+        return self
+
+
 class TasksConfig(_Section):
     """When a call becomes a task, and how long everything may take."""
 
@@ -167,6 +181,7 @@ class TasksConfig(_Section):
     mrtr_wait: SomeSeconds = 600.0
     poll_interval: PollInterval = Field(default_factory=PollInterval)
     legacy_2025: bool = True
+    ttl: TtlRange = Field(default_factory=TtlRange)
     tools: tuple[ToolRule, ...] = Field(default_factory=tuple)
 
 

@@ -9,11 +9,12 @@ they name. Contract section 2, "Client's era, per message"; stdio 2026-07-28.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from proxy.clock import Pulse
@@ -29,6 +30,7 @@ from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, check
 from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestId
 from proxy.protocol.lines import HEAD_BYTES, Line, LineSplitter, Oversized, Tail
 from proxy.routing.base import ClientRequest
+from proxy.routing.offers import Channel
 from proxy.routing.own_server import Client
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
@@ -90,6 +92,16 @@ class _Lines:
     def tell(self, notification: Notification, message: bytes, call: RequestId | None) -> None:
         self._writer.send(message)
 
+    def channel(self, call: RequestId | None) -> Channel:
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        return not self._writer.broken.is_set()
+
+    def send(self, message: bytes) -> None:
+        self._writer.send(message)
+
 
 class StdioEndpoint:
     """Serves one client. `serve` returns when its stdin has ended, or it has stopped reading."""
@@ -113,20 +125,29 @@ class StdioEndpoint:
         self._ends = Pulse()
         self._tasks: TaskGroup | None = None
 
-    async def serve(self, chunks: AsyncIterable[bytes]) -> None:
-        """Until the client's end; what it still waits for is then cancelled, its tasks are not."""
-        splitter = LineSplitter(self._settings.max_message_bytes, tail_bytes=HEAD_BYTES)
+    async def serve(
+        self, chunks: AsyncIterable[bytes], drained: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+    ) -> None:
+        """Until the client's end; what it still waits for is then cancelled, its tasks are not: its server
+        is ended once `drained` returns."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._writer.run)
-            tasks.start_soon(self._end_when_broken, tasks.cancel_scope)
-            async for chunk in chunks:
-                self._take(splitter.feed(chunk))
-            self._take(splitter.end())
-            log.info("client_closed_stdin")
-            await self._give_last_answers()
+            async with anyio.create_task_group() as reading:
+                reading.start_soon(self._end_when_broken, reading.cancel_scope)
+                await self._read(chunks)
+                reading.cancel_scope.cancel()
+            await drained()
             await self.end()
             tasks.cancel_scope.cancel()
+
+    async def _read(self, chunks: AsyncIterable[bytes]) -> None:
+        splitter = LineSplitter(self._settings.max_message_bytes, tail_bytes=HEAD_BYTES)
+        async for chunk in chunks:
+            self._take(splitter.feed(chunk))
+        self._take(splitter.end())
+        log.info("client_closed_stdin")
+        await self._give_last_answers()
 
     async def _end_when_broken(self, scope: anyio.CancelScope) -> None:
         await self._writer.broken.wait()

@@ -79,6 +79,19 @@ class ClientCapabilities:
                 return Missing({}, ErrorCode.METHOD_NOT_FOUND)
 
 
+class _Any(ClientCapabilities):
+    """See ANY_CAPABILITIES."""
+
+    __slots__ = ()
+
+    def missing_for(self, method: str, params: bytes | None) -> Missing | None:
+        return None
+
+
+ANY_CAPABILITIES: Final = _Any("{}", tasks=True)
+"""Of a legacy client: the server was told by the client itself what it can, and asks for nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Missing:
     """A capability that would be needed: for the client's -32021, and the code of the asker's refusal."""

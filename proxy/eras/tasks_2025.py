@@ -75,7 +75,7 @@ def asked_version(initialize_params: bytes | None) -> str | None:
 
 
 def grant(asked: str | None, initialize_result: bytes, *, lists: bool) -> Granted | None:
-    """The upstream's `initialize` result with our tasks in it; None where there are none, and it passes as it is.
+    """The upstream's `initialize` result with our tasks in it; None where there are none: it passes as it is.
 
     Only clients that ask for 2025-11-25 have them, and only before servers with tools. A server that answers
     an older version keeps it; towards the client we hold 2025-11-25 (contract section 5). `lists`: whether

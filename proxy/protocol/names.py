@@ -25,6 +25,7 @@ META_LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 META_SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 META_SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
 META_RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
+META_IMMEDIATE_RESPONSE: Final = "io.modelcontextprotocol/model-immediate-response"
 META_PROGRESS_TOKEN: Final = "progressToken"
 
 # Methods, client to server.
@@ -67,6 +68,7 @@ ROOTS_LIST_CHANGED: Final = "notifications/roots/list_changed"
 ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 SUBSCRIPTIONS_ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 TASK_NOTIFICATION: Final = "notifications/tasks"
+TASK_STATUS_NOTIFICATION: Final = "notifications/tasks/status"
 
 # Result types.
 COMPLETE: Final = "complete"
@@ -100,6 +102,9 @@ NAME_MEMBER: Final = {
 
 TASK_METHODS: Final = frozenset({TASKS_GET, TASKS_UPDATE, TASKS_CANCEL})
 """Methods of the Tasks extension."""
+
+TASK_METHODS_2025: Final = frozenset({TASKS_GET, TASKS_RESULT, TASKS_CANCEL})
+"""Methods of sessions of 2025-11-25 that name a task."""
 
 CARRIES_INPUT: Final = frozenset({TOOLS_CALL, PROMPTS_GET, RESOURCES_READ})
 """Methods that an InputRequiredResult may answer (MRTR, "Supported Requests")."""

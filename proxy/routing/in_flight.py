@@ -29,6 +29,9 @@ REMEMBERED: Final = frozenset(
 )
 """Requests that a later server is told again, once this one has accepted them."""
 
+FIRST_TASK_ID: Final = 1_000_000_001
+"""Where the ids of task calls begin: out of the way of others, and within what any server takes."""
+
 MAX_ASKED: Final = 1_000  # questions without an answer; a server that asks more does not wait for answers
 
 _OURS_AS_TEXT: Final = re.compile(r"[1-9][0-9]{0,17}\Z", re.ASCII)
@@ -38,8 +41,9 @@ _OURS_AS_TEXT: Final = re.compile(r"[1-9][0-9]{0,17}\Z", re.ASCII)
 class Sent:
     """A request that was sent on. `id` is ours; `rid` is the client's, None if the request is our own.
 
-    `name` is the tool, prompt or resource that it names, `token` its progress token, `task` the 2025 task.
-    `questions` are the ids of what the server has asked during it and not been told.
+    `name` is the tool, prompt or resource that it names, `token` its progress token, `task` the 2025 task of
+    the server's that it names. `of_task`: it is the call of a task of ours. `questions` are the ids of what
+    the server has asked during it and not been told.
     """
 
     id: int
@@ -48,6 +52,7 @@ class Sent:
     name: str | None = None
     token: int | str | None = None
     task: str | None = None
+    of_task: bool = False
     remembered: Request | None = None
     cancelled: bool = False
     questions: set[int | str] = field(default_factory=set)
@@ -62,6 +67,11 @@ class Sent:
     def awaited(self) -> bool:
         """Whether the client waits for its answer."""
         return self.rid is not None and not self.cancelled
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether a question of the server could be part of it."""
+        return self.awaited or self.of_task
 
 
 class InFlight:
@@ -97,6 +107,11 @@ class InFlight:
         self._sent[sent.id] = sent
         return sent
 
+    def add_of_task(self, id: int, method: str, name: str | None) -> None:
+        """A request of the session that carries our tasks; `id`, of its own counting, is FIRST_TASK_ID at
+        least."""
+        self._sent[id] = Sent(id, method, None, name, of_task=True)
+
     def pop(self, id: int | None) -> Sent | None:
         """It is in flight no more."""
         return None if id is None else self._sent.pop(id, None)
@@ -107,53 +122,55 @@ class InFlight:
 
     # -- what the server says -----------------------------------------------------------------------
 
-    def asked(self, question: Request, on: int | None) -> RequestId | None:
-        """The server asks: the request of the client that it asks during. `on` is the one on whose stream
-        the question came, where the wire tells."""
+    def asked(self, question: Request, on: int | None) -> Sent | None:
+        """The server asks: the request that it asks during. `on` is the one on whose stream the question
+        came, where the wire tells."""
         asker = None if question.method == names.PING else self._asker(question, on)
         if len(self._asked) >= MAX_ASKED:
-            self.take_answered(next(iter(self._asked)))
+            self._forget(next(iter(self._asked)))
         self._asked[question.id.value] = asker
         if asker is not None:
             asker.questions.add(question.id.value)
-        return None if asker is None else asker.rid
+        return asker
 
     def _asker(self, question: Request, on: int | None) -> Sent | None:
         if on is not None:
             return self._sent.get(on)
-        if (task := _related_task(question.params)) is not None:
-            results = (s for s in self._awaited() if s.method == names.TASKS_RESULT)
+        if (task := related_task(question.params)) is not None:
+            results = (s for s in self._may_ask() if s.method == names.TASKS_RESULT)
             return next((s for s in results if s.task == task), None)
-        asker = attribute(self._awaited(), self._asking)
+        asker = attribute(self._may_ask(), self._asking)
         if asker is not None and asker is self._alone() and question.method not in _ASKED_AT_ANY_TIME:
             self._asking.saw(asker)
         return asker
 
-    def take_answered(self, id: int | str) -> bool:
-        """The client answers a question. False if it was never asked, or is answered already."""
-        if id not in self._asked:
+    def take_answered(self, id: int | str, *, by_task: bool = False) -> bool:
+        """A question is answered: by the client, or by the task that it was part of. False if whoever answers
+        was never asked it, or it is answered already."""
+        asker = self._asked.get(id)
+        if id not in self._asked or (asker is not None and asker.of_task) is not by_task:
             return False
-        if (asker := self._asked.pop(id)) is not None:
-            asker.questions.discard(id)
+        self._forget(id)
         return True
 
-    def told(self, notification: Notification, on: int | None) -> RequestId | None:
-        """The server says something: the request of the client that it belongs to, None if to none.
+    def _forget(self, id: int | str) -> None:
+        if (asker := self._asked.pop(id)) is not None:
+            asker.questions.discard(id)
+
+    def told(self, notification: Notification, on: int | None) -> Sent | None:
+        """The server says something: the request that it belongs to, None if to none.
 
         Progress by its token, a log line to the request that is alone in flight, and a question that is
         withdrawn to where it was asked.
         """
         if on is not None:
-            concerned = self._sent.get(on)
-        else:
-            concerned = self._concerned(notification.method, notification.params)
-        return None if concerned is None else concerned.rid
+            return self._sent.get(on)
+        return self._concerned(notification.method, notification.params)
 
     def _concerned(self, method: str, params: bytes | None) -> Sent | None:
         match method:
             case names.PROGRESS if params is not None:
-                token = _token_in(params)
-                return next((s for s in self._sent.values() if token is not None and s.token == token), None)
+                return self._with_token(_token_in(params))
             case names.LOG_MESSAGE:
                 return self._alone()
             case names.CANCELLED if (rid := rid_in(params, "requestId")) is not None:
@@ -161,13 +178,19 @@ class InFlight:
             case _:
                 return None
 
-    def _awaited(self) -> Iterator[Sent]:
-        return (s for s in self._sent.values() if s.awaited)
+    def _with_token(self, token: int | str | None) -> Sent | None:
+        """The request of this progress token: the client's, or, of the calls of tasks, our id."""
+        if isinstance(token, int) and (of_task := self._sent.get(token)) is not None and of_task.of_task:
+            return of_task
+        return next((s for s in self._sent.values() if token is not None and s.token == token), None)
+
+    def _may_ask(self) -> Iterator[Sent]:
+        return (s for s in self._sent.values() if s.may_ask)
 
     def _alone(self) -> Sent | None:
         """The request that is alone in flight, if one is."""
-        awaited = list(self._awaited())
-        return awaited[0] if len(awaited) == 1 else None
+        found = list(self._may_ask())
+        return found[0] if len(found) == 1 else None
 
 
 _ASKED_AT_ANY_TIME: Final = frozenset({names.PING, names.ROOTS_LIST})
@@ -206,6 +229,6 @@ def _token_in(params: bytes, *path: str) -> int | str | None:
     return None if token is None else token.value
 
 
-def _related_task(params: bytes | None) -> str | None:
+def related_task(params: bytes | None) -> str | None:
     task = rid_in(params, names.META, names.META_RELATED_TASK, "taskId")
     return None if task is None or isinstance(task.value, int) else task.value

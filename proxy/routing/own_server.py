@@ -1,20 +1,23 @@
 """One server of one legacy client, from its start to its end: what was sent to it, and what it asked.
 
 Above: `passthrough`, which sends what the client says and starts the next server when this one has ended.
-Below: `in_flight`, which knows what belongs to which request, and a transport. Bodies keep their bytes but
-for request ids: an HTTP transport needs ours, and so do the requests of our own.
-Contract sections 6 and 9.
+Below: `in_flight`, which knows what belongs to which request, a transport, and a `task_line` for the calls of
+our tasks. Bodies keep their bytes but for request ids: an HTTP transport needs ours, and so do the requests
+of our own. Contract sections 5, 6 and 9.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
+from anyio.abc import TaskGroup
 
 from proxy.clock import Pulse
 from proxy.eras.attribution import AskingTools
+from proxy.eras.to_modern import ServerInfo
 from proxy.errors import (
     ErrorCode,
     InternalError,
@@ -37,8 +40,11 @@ from proxy.protocol.jsonrpc import (
     RequestId,
     ResultResponse,
 )
-from proxy.routing.in_flight import InFlight, Sent, ours, text_of
+from proxy.routing.in_flight import FIRST_TASK_ID, InFlight, Sent, ours, text_of
+from proxy.routing.offers import Channel
+from proxy.routing.task_line import TaskLine
 from proxy.upstream.base import Transport
+from proxy.upstream.session import LegacySession
 
 log = get_logger()
 
@@ -66,6 +72,18 @@ class Client(Protocol):
         """A notification of the server."""
         ...
 
+    def channel(self, call: RequestId | None) -> Channel | None:
+        """Where messages of ours go: before the answer to this request, or (None) besides all answers."""
+        ...
+
+
+Adopt = Callable[[Transport, ServerInfo, int], LegacySession]
+"""A session over a transport whose handshake was made by the client: what the server said then, and where
+the ids of our calls begin."""
+
+Reword = Callable[[str, bytes], bytes]
+"""What the client is told instead of the raw result of a request of this method."""
+
 
 class OwnServer:
     """Implements `upstream.base.Receiver`. `live` must be running.
@@ -84,6 +102,8 @@ class OwnServer:
         asking: AskingTools,
         accepted: Callable[[Request, ResultResponse], None],
         settled: Pulse,
+        reword: Reword,
+        adopt: Adopt | None,
     ) -> None:
         self._transport = transport
         self._client = client
@@ -91,7 +111,14 @@ class OwnServer:
         self._max_depth = max_depth
         self._accepted = accepted
         self._settled = settled
+        self._reword = reword
+        self._adopt = adopt
         self._in_flight = InFlight(asking)
+        self._info: ServerInfo | None = None
+        self._line: TaskLine | None = None
+        self._tasks: LegacySession | None = None
+        self._tasks_turn = anyio.Lock()
+        self._group: TaskGroup | None = None
         self._stale = False
         self._scope = anyio.CancelScope()
         self.ready = anyio.Event()  # started, or could not be: then there is a `fault`
@@ -113,6 +140,7 @@ class OwnServer:
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
+                    self._group = tasks
                     await tasks.start(self._transport.run, self)
                     self.ready.set()
         except* ProxyError as group:
@@ -186,7 +214,21 @@ class OwnServer:
 
     def established(self, initialized: ResultResponse) -> None:
         """The handshake has come this far."""
+        with suppress(UpstreamProtocolError):  # the client may like it all the same
+            self._info = ServerInfo.parse(initialized.result)
         self._transport.established(version_in(initialized))
+
+    async def for_tasks(self) -> LegacySession:
+        """The session that carries our tasks' calls to this server. Raises UpstreamError."""
+        async with self._tasks_turn:
+            if self._stale or self._info is None or self._group is None:
+                raise UpstreamClosed(f"upstream '{self._name}' was ended")
+            assert self._adopt is not None  # else the session has no tasks
+            if self._tasks is None:
+                self._line = TaskLine(self._transport, self._in_flight)
+                self._tasks = self._adopt(self._line, self._info, FIRST_TASK_ID)
+                await self._group.start(self._tasks.run)
+            return self._tasks
 
     # -- what comes in (upstream.base.Receiver) -------------------------------------------------------
 
@@ -210,18 +252,31 @@ class OwnServer:
     def _take(self, message: Message, raw: bytes, call: int | None) -> None:
         match message:
             case Request():
-                self._client.ask(message, raw, self._in_flight.asked(message, call))
+                asker = self._in_flight.asked(message, call)
+                if not self._is_of_task(asker, raw, call):
+                    self._client.ask(message, raw, None if asker is None else asker.rid)
             case Notification():
-                self._client.tell(message, raw, self._in_flight.told(message, call))
+                concerned = self._in_flight.told(message, call)
+                if not self._is_of_task(concerned, raw, call):
+                    self._client.tell(message, raw, None if concerned is None else concerned.rid)
             case ErrorResponse(None) if call is None:
                 self._client.answer(None, raw)  # nobody can tell what it answers
             case ResultResponse() | ErrorResponse():
                 self._take_answer(message, raw, call)
 
+    def _is_of_task(self, concerned: Sent | None, raw: bytes, call: int | None) -> bool:
+        """Whether a message is part of the call of one of our tasks; then it is told there."""
+        if self._line is None or concerned is None or not concerned.of_task:
+            return False
+        self._line.received(raw, call)
+        return True
+
     def _take_answer(self, answer: ResultResponse | ErrorResponse, raw: bytes, call: int | None) -> None:
         sent = self._in_flight.pop(ours(answer.id) if answer.id is not None else call)
         if sent is None:
             log.debug("late_answer_dropped", upstream=self._name)
+            return
+        if self._is_of_task(sent, raw, call):
             return
         sent.answer = answer
         if sent.remembered is not None and isinstance(answer, ResultResponse):
@@ -229,7 +284,11 @@ class OwnServer:
                 self.established(answer)
             self._accepted(sent.remembered, answer)
         if sent.rid is not None:
-            self._client.answer(sent.rid, with_values(raw, {"id": sent.rid.raw}))
+            changes = {"id": sent.rid.raw}
+            if isinstance(answer, ResultResponse):
+                result = self._reword(sent.method, answer.result)
+                changes |= {"result": result} if result is not answer.result else {}
+            self._client.answer(sent.rid, with_values(raw, changes))
         self._settle(sent)
 
     def _take_invalid(self, raw: bytes, fault: MessageError) -> None:
@@ -248,6 +307,8 @@ class OwnServer:
         """What was pending is answered at once (contract section 9)."""
         if call is not None or not self._stale:
             log.warning("upstream_failed", reason=error.message)
+        if self._line is not None and (call is None or call >= FIRST_TASK_ID):
+            self._line.lost(call, error)
         for sent in self._in_flight:
             if call is None or sent.id == call:
                 self._in_flight.pop(sent.id)

@@ -268,6 +268,13 @@ class Runner:
         await self._send_answers(questions, answers)
         await follower.forget_answers(questions.keys())
 
+    def refuse(self, task_id: str, key: str, error: bytes) -> None:
+        """The client answers an open question of a task with an error (raw): its asker gets that."""
+        follower = self._followers.get(task_id)
+        if follower is not None:
+            for question in follower.call.take([key]).values():
+                question.refuse(error)
+
     def look_again(self, task: Task) -> None:
         """A change of `task` has failed, and may be made all the same: then carry it out."""
         self.spawn(self._look_again, task)

@@ -74,9 +74,9 @@ class PendingCall:
 class PendingTable:
     """The calls in flight in one session, oldest first. One that has ended is in it no more."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_id: int = 1) -> None:
         self._calls: dict[int, PendingCall] = {}
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(first_id)
         self._newest_id = 0
 
     def __len__(self) -> int:

@@ -144,6 +144,9 @@ class Lines(list[bytes]):
     def tell(self, notification: jsonrpc.Notification, message: bytes, call: RequestId | None) -> None:
         self._take(message, call)
 
+    def channel(self, call: RequestId | None) -> None:
+        """Nothing is said here but what the server says."""
+
     def _take(self, message: bytes, call: RequestId | None) -> None:
         self.append(message)
         self.calls.append(None if call is None else call.value)

@@ -1,0 +1,284 @@
+"""2025 tasks: made, read, waited for, cancelled and answered in the dialect of 2025-11-25.
+
+Above: `task_session`, one for each legacy client. Below: the store and the runner, as for modern tasks; so an
+owner reaches a task by either dialect. Nothing in here knows how a client is connected. MCP 2025-11-25,
+"Tasks"; contract section 5.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final
+
+import anyio
+
+from proxy.clock import Clock
+from proxy.eras.capabilities import ANY_CAPABILITIES
+from proxy.eras.tasks_2025 import with_related_task, without_related_task
+from proxy.errors import (
+    ClientProtocolError,
+    ErrorCode,
+    IllegalTransition,
+    LimitReached,
+    ProxyError,
+    StoreError,
+    TaskNotFound,
+)
+from proxy.limits import PollLimit
+from proxy.logs import get_logger, task_hash
+from proxy.owners import Owner
+from proxy.protocol import names
+from proxy.protocol.envelope import RawObject
+from proxy.protocol.jsonrpc import RequestId
+from proxy.routing.base import Answer, ClientRequest, ErrorAnswer, ResultAnswer
+from proxy.routing.companion import Client, Companion, Relay
+from proxy.routing.live import LiveCall, Place
+from proxy.routing.offers import ID_PREFIX as OFFER_PREFIX
+from proxy.routing.offers import Channel
+from proxy.routing.runner import Runner
+from proxy.routing.task_changes import TaskChanges
+from proxy.stores.base import TaskStore
+from proxy.tasks import lifecycle, views_2025
+from proxy.tasks.policy import Policy, ToolPolicy
+from proxy.tasks.task import ID_PREFIX, ID_RANDOM_BYTES, InputAnswer, Task, TaskStatus
+from proxy.upstream.session import LegacySession
+
+PAGE: Final = 100
+RETRY_FIRST_S: Final = 0.2
+RETRY_LAST_S: Final = 10.0
+
+log = get_logger()
+
+
+class Tasks2025:
+    """What all 2025 sessions share. Every method raises TaskNotFound for what is not the owner's."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        runner: Runner,
+        changes: TaskChanges,
+        policy: Policy,
+        polls: PollLimit,
+        clock: Clock,
+        *,
+        max_calls: int,
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._changes = changes
+        self.policy = policy
+        self._polls = polls
+        self._clock = clock
+        self._max_calls = max_calls
+        self._companions: dict[str, Companion] = {}
+
+    def __repr__(self) -> str:
+        return f"<Tasks2025 {len(self._companions)} companions>"
+
+    # -- making one ---------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        owner: Owner,
+        client: Client,
+        params: RawObject,
+        *,
+        rid: RequestId,
+        tool: ToolPolicy,
+        place: Place,
+        retention_ms: int,
+    ) -> Answer:
+        """Store the task, send its call, answer CreateTaskResult. Raises LimitReached or StoreError; then
+        nothing was sent upstream."""
+        if self._runner.in_flight >= self._max_calls:
+            raise LimitReached(
+                f"{self._max_calls} calls are in progress (limits.calls); try again later", retry_after_s=1
+            )
+        name = params.text("name") or ""
+        request = ClientRequest(rid, names.TOOLS_CALL, params, owner, ANY_CAPABILITIES)
+        call = LiveCall(request, name, tool, want_progress=True, check=_unchecked, place=place)
+        task = lifecycle.created(
+            id=ID_PREFIX + secrets.token_urlsafe(ID_RANDOM_BYTES),
+            owner=owner.key,
+            method=names.TOOLS_CALL,
+            name=name,
+            now_ms=self._clock.wall_ms(),
+            retention_ms=retention_ms,
+        )
+        call.converting = True
+        with anyio.CancelScope(shield=True):  # a task that is stored has its call sent, whoever still listens
+            try:
+                await self._store.create(task)
+            except StoreError as exc:
+                log.error("task_not_stored", tool=name, reason=exc.message)
+                raise StoreError("the task could not be stored; the call was not sent") from exc
+            log.info("task_created", task=task_hash(task.id), tool=name, dialect="2025")
+            self._runner.follow(call, task)
+            companion = self._companion(task, owner)
+            companion.join(client)
+            call.listen(Relay(companion, _progress_token(params)))
+            self._runner.start(call)
+        return ResultAnswer(views_2025.create_task_result(task, self.policy.polling, self._clock.wall_ms()))
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    async def get(self, owner: Owner, client: Client, task_id: str | None) -> Answer:
+        task = await self._changes.owned(owner, task_id)
+        self._polls.take(task.id)
+        self._attend(task, owner, client)
+        return ResultAnswer(self._shown(task))
+
+    async def result(
+        self, owner: Owner, client: Client, task_id: str | None, stream: Channel | None
+    ) -> Answer:
+        """What the call would have returned; waits until the task is terminal, however long that is.
+
+        Meanwhile the task's questions come on `stream`. The wait may be cancelled at any time, and made
+        again: the task does not notice.
+        """
+        task = await self._changes.owned(owner, task_id)
+        companion = self._attend(task, owner, client)
+        if companion is not None and stream is not None:
+            companion.streams.append(stream)
+            companion.offer()
+        try:
+            await self._terminal(task.id)
+        finally:
+            if companion is not None and stream is not None:
+                companion.streams.remove(stream)
+                companion.offer()
+        return _outcome_of(await self._changes.owned(owner, task_id))
+
+    async def _terminal(self, task_id: str) -> None:
+        async with self._store.watch([task_id]) as watch:
+            task = await self._store.get(task_id)
+            while not task.status.is_terminal:
+                task = await watch.receive()
+
+    async def page(self, owner: Owner, after: str | None) -> tuple[Sequence[bytes], str | None]:
+        """Some of the owner's tasks, oldest first, from behind `after`; and behind which the next ones are.
+
+        Raises TaskNotFound if `after` is gone.
+        """
+        tasks = await self._store.owned(owner.key, after=after, limit=PAGE + 1)
+        page = tasks[:PAGE]
+        return [self._shown(task) for task in page], page[-1].id if len(tasks) > PAGE else None
+
+    def _shown(self, task: Task) -> bytes:
+        return views_2025.task_object(task, self.policy.polling, self._clock.wall_ms())
+
+    # -- changing -----------------------------------------------------------------------------------
+
+    async def cancel(self, owner: Owner, task_id: str | None) -> Answer:
+        """The task, cancelled. Raises ClientProtocolError -32602 if it has ended (T25-CAN-001)."""
+        try:
+            task = await self._changes.change(owner, task_id, self._changes.cancelled)
+        except IllegalTransition:
+            ended = await self._changes.owned(owner, task_id)
+            raise ClientProtocolError(
+                ErrorCode.INVALID_PARAMS,
+                f"Cannot cancel the task: it is {views_2025.status_of(ended)} already",
+            ) from None
+        return ResultAnswer(self._shown(task))
+
+    def take_answer(self, owner: Owner, rid: RequestId, result: bytes | None, error: bytes | None) -> bool:
+        """An answer of a client, if it is one to a question that was offered to this owner. It is stored
+        before it goes upstream, and goes there once, whoever answers first."""
+        if not isinstance(rid.value, str) or not rid.value.startswith(OFFER_PREFIX):
+            return False
+        for companion in self._companions.values():
+            if companion.owner == owner and (key := companion.offers.take(rid.value)) is not None:
+                if result is not None:
+                    self._runner.spawn(self._answer, companion, key, without_related_task(result))
+                else:
+                    assert error is not None  # a response is one or the other
+                    self._runner.refuse(companion.task_id, key, error)
+                return True
+        return False
+
+    async def _answer(self, companion: Companion, key: str, value: bytes) -> None:
+        """Store the answer. While the store is broken it is kept here: the user is not asked twice."""
+
+        def apply(task: Task) -> Task:
+            answers = [InputAnswer(q.key, q.question_id, value) for q in task.inputs if q.key == key]
+            return lifecycle.answered(task, answers, self._clock.wall_ms())
+
+        delay_s = RETRY_FIRST_S
+        while True:
+            try:
+                await self._changes.change(companion.owner, companion.task_id, apply)
+                log.info("task_input_given", task=task_hash(companion.task_id), answers=1)
+                return
+            except TaskNotFound:
+                return
+            except StoreError as exc:
+                log.error("answer_not_stored", task=task_hash(companion.task_id), reason=exc.message)
+                await self._clock.sleep(delay_s)
+                delay_s = min(delay_s * 2, RETRY_LAST_S)
+
+    # -- who is told --------------------------------------------------------------------------------
+
+    def channels_changed(self, client: Client) -> None:
+        """A way to this client was opened or has closed."""
+        for companion in list(self._companions.values()):
+            if client in companion.clients:
+                companion.offer()
+
+    def leave(self, client: Client) -> None:
+        """The client's session is over. Its tasks go on."""
+        for companion in list(self._companions.values()):
+            companion.leave(client)
+            companion.offer()
+
+    def _attend(self, task: Task, owner: Owner, client: Client) -> Companion | None:
+        """Tell this client from now on what becomes of the task; None if it has ended."""
+        if task.status.is_terminal:
+            return None
+        companion = self._companion(task, owner)
+        companion.join(client)
+        companion.offer()
+        return companion
+
+    def _companion(self, task: Task, owner: Owner) -> Companion:
+        companion = self._companions.get(task.id)
+        if companion is None:
+            companion = self._companions[task.id] = Companion(task.id, owner)
+            self._runner.spawn(self._accompany, companion)
+        return companion
+
+    async def _accompany(self, companion: Companion) -> None:
+        delay_s = RETRY_FIRST_S
+        try:
+            while True:
+                try:
+                    await companion.run(self._store, self.policy, self._clock)
+                    return
+                except TaskNotFound:
+                    return
+                except StoreError:
+                    await self._clock.sleep(delay_s)
+                    delay_s = min(delay_s * 2, RETRY_LAST_S)
+        finally:
+            del self._companions[companion.task_id]
+
+
+async def _unchecked(request: ClientRequest, session: LegacySession) -> None:
+    """The server judges what a client of its own era asks."""
+
+
+def _progress_token(params: RawObject) -> bytes | None:
+    meta = params.object(names.META)
+    return None if meta is None else meta.get(names.META_PROGRESS_TOKEN)
+
+
+def _outcome_of(task: Task) -> Answer:
+    """Of a task that is terminal (T25-RES-001, T25-RES-004 to T25-RES-006)."""
+    if task.status is TaskStatus.CANCELLED:
+        raise ProxyError("The task was cancelled")
+    if task.error is not None:
+        return ErrorAnswer(task.error, HTTPStatus.OK)
+    assert task.result is not None  # it is completed
+    return ResultAnswer(with_related_task(task.result, task.id))
