@@ -44,8 +44,11 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def get(self, task_id: str) -> Task:
-        """The latest state, with its result. Raises TaskNotFound if there is none or it expired."""
+    async def get(self, task_id: str, *, result: bool = True) -> Task:
+        """The latest state. Raises TaskNotFound if there is none or it expired.
+
+        It comes with its result, which may have to be read; where `result` is False, without one and at once.
+        """
         ...
 
     async def compare_and_set(self, old: Task, new: Task) -> None:

@@ -127,9 +127,9 @@ class DiskStore(AsyncContextManagerMixin):
             self._index.check_create(task, self._clock.wall_ms())
             await self._changes.put(task)
 
-    async def get(self, task_id: str) -> Task:
+    async def get(self, task_id: str, *, result: bool = True) -> Task:
         task = self._live(task_id)
-        if task.status is not TaskStatus.COMPLETED:
+        if not result or task.status is not TaskStatus.COMPLETED:
             return task
         try:
             with _bounded(READ_TIMEOUT_S):

@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint
 
 from proxy.clock import Clock
 from proxy.stores.base import Watch
-from proxy.stores.index import Index
+from proxy.stores.index import Index, without_result
 from proxy.stores.memos import Memos, new_memo
 from proxy.stores.watching import Watchers
 from proxy.tasks.task import Task
@@ -50,8 +50,9 @@ class MemoryStore(AsyncContextManagerMixin):
         self._index.check_create(task, self._clock.wall_ms())
         self._put(task)
 
-    async def get(self, task_id: str) -> Task:
-        return self._index.live(task_id, self._clock.wall_ms())
+    async def get(self, task_id: str, *, result: bool = True) -> Task:
+        task = self._index.live(task_id, self._clock.wall_ms())
+        return task if result else without_result(task)
 
     async def compare_and_set(self, old: Task, new: Task) -> None:
         await checkpoint()

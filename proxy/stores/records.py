@@ -77,6 +77,12 @@ def seal(payload: bytes, version: int = FORMAT) -> bytes:
 def unseal(data: bytes) -> bytes:
     """The payload of sealed `data`. Raises DamagedData or NewerFormat."""
     header, payload = data[:HEADER_SIZE], data[HEADER_SIZE:]
+    check_seal(header, payload)
+    return payload
+
+
+def check_seal(header: bytes, payload: bytes) -> None:
+    """Raises DamagedData or NewerFormat unless `header` belongs before `payload`."""
     if len(header) < HEADER_SIZE or not header.startswith(_LETTERS):
         raise DamagedData("no seal")
     version = header[len(_LETTERS)]
@@ -84,7 +90,6 @@ def unseal(data: bytes) -> bytes:
         raise DamagedData("checksum does not match")
     if version > FORMAT:
         raise NewerFormat(version)
-    return payload
 
 
 def _digest(version: int, payload: bytes) -> bytes:

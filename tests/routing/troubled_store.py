@@ -67,10 +67,10 @@ class TroubledStore:
     async def create(self, task: Task) -> None:
         await self._write("create", lambda: self._store.create(task))
 
-    async def get(self, task_id: str) -> Task:
+    async def get(self, task_id: str, *, result: bool = True) -> Task:
         await self.read_gate.wait()
         self._read()
-        return await self._store.get(task_id)
+        return await self._store.get(task_id, result=result)
 
     async def compare_and_set(self, old: Task, new: Task) -> None:
         await self._write("compare_and_set", lambda: self._store.compare_and_set(old, new))

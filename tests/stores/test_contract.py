@@ -96,6 +96,18 @@ async def test_results_come_back_byte_for_byte(store: TaskStore, clock: ManualCl
     assert done.result == result
 
 
+@pytest.mark.parametrize("size", [100, 100_000])
+async def test_a_task_is_read_without_its_result_where_nobody_needs_it(
+    store: TaskStore, clock: ManualClock, size: int
+) -> None:
+    task = a_task(clock)
+    await store.create(task)
+    assert await store.get(task.id, result=False) == task
+    await store.compare_and_set(task, done := completed(task, clock, b"1" * size))
+    assert await store.get(task.id, result=False) == replace(done, result=None)
+    assert await store.get(task.id, result=True) == done
+
+
 async def test_a_change_from_an_old_state_is_refused(store: TaskStore, clock: ManualClock) -> None:
     task = a_task(clock)
     await store.create(task)
@@ -376,8 +388,9 @@ async def test_an_error_of_the_caller_leaves_the_store_as_it_was_raised(
 async def assert_gone(store: TaskStore, clock: ManualClock, task: Task, revision: int = 0) -> None:
     """No method knows `task` any more."""
     known = replace(task, revision=revision)
-    with pytest.raises(TaskNotFound):
-        await store.get(task.id)
+    for result in (True, False):
+        with pytest.raises(TaskNotFound):
+            await store.get(task.id, result=result)
     with pytest.raises(TaskNotFound):
         await store.compare_and_set(known, moved(known, clock))
     with pytest.raises(TaskNotFound):

@@ -5,6 +5,7 @@ Holds TX-GET-010 and T25-SEC-007 where they concern the store; field report F11;
 
 from __future__ import annotations
 
+import shutil
 import stat
 import threading
 from dataclasses import replace
@@ -44,6 +45,20 @@ async def test_a_small_result_stays_in_the_row_and_a_large_one_gets_a_private_fi
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert large.id not in file.name
     assert on_disk(directory, large.id) == replace(completed(large, clock), result=None)
+
+
+async def test_without_its_result_a_task_is_read_though_the_disk_is_gone(
+    store: DiskStore, directory: Path, clock: ManualClock
+) -> None:
+    tasks = [a_task(clock) for _ in range(2)]
+    for task, result in zip(tasks, (RESULT, LARGE), strict=True):
+        await store.create(task)
+        await store.compare_and_set(task, completed(task, clock, result))
+    shutil.rmtree(directory)
+    for task in tasks:
+        assert await store.get(task.id, result=False) == replace(completed(task, clock), result=None)
+        with pytest.raises(StoreError, match="cannot be read"):
+            await store.get(task.id)
 
 
 @pytest.mark.parametrize("result", [RESULT, LARGE])
