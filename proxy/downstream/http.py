@@ -20,10 +20,12 @@ from proxy.clock import Clock
 from proxy.downstream.bodies import read_body
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.guard import Guard
-from proxy.downstream.legacy_http import LegacyEntrance, leave_as_given
+from proxy.downstream.legacy_http import METHODS, LegacyEntrance
 from proxy.downstream.posted import Posted, header_era, read_posted
+from proxy.downstream.reply_writer import ReplyWriter, leave_as_given
 from proxy.downstream.responses import Responder, accepts_stream, plain_response, refusal
 from proxy.downstream.validation import Headers, Rejection, read_message
+from proxy.downstream.well_known import EVERY_PAGE, WellKnownPages
 from proxy.eras.era import Era
 from proxy.errors import ClientProtocolError, ErrorCode, InternalError, ProxyError, ShuttingDown
 from proxy.limits import Gauge
@@ -35,10 +37,9 @@ from proxy.protocol.jsonrpc import Notification, RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.legacy import LegacyHandler
 from proxy.routing.router import Router
+from proxy.routing.well_known import WellKnown
 
 QUIET_S: Final = 10.0  # a stream begins, or gets a comment: whatever is in the middle cuts at 20 or more
-
-_LEGACY_METHODS: Final = frozenset({"GET", "HEAD", "DELETE"})
 
 log = get_logger()
 
@@ -69,6 +70,7 @@ class HttpEndpoint:
         settings: HttpSettings,
         clock: Clock,
         legacy: LegacyHandler | None = None,
+        well_known: WellKnown | None = None,
         metrics: Metrics = UNSERVED,
     ) -> None:
         self._metrics = metrics
@@ -80,10 +82,12 @@ class HttpEndpoint:
         self._listens = listens
         self._settings = settings
         self._clock = clock
+        self._writer = writer = ReplyWriter(clock)
+        self._pages = None if well_known is None else WellKnownPages(well_known, guard, writer, calls)
         self._legacy = (
             None
             if legacy is None
-            else LegacyEntrance(legacy, calls=calls, listens=listens, clock=clock, metrics=metrics)
+            else LegacyEntrance(legacy, writer, calls=calls, listens=listens, clock=clock, metrics=metrics)
         )
         self._retry_after_s: int | None = None
 
@@ -94,11 +98,13 @@ class HttpEndpoint:
             app.router.add_route("POST", path, self.post)
             app.router.add_route("OPTIONS", path, self.preflight)
             app.router.add_route("*", path, self.other)
+        if self._pages is not None:
+            self._pages.add_to(app)
+            app.router.add_route("OPTIONS", EVERY_PAGE, self.preflight)
 
     async def watch(self) -> None:
-        """Look after the streams of legacy clients until cancelled."""
-        if self._legacy is not None:
-            await self._legacy.watch()
+        """Look after what is written piece by piece until cancelled."""
+        await self._writer.watch()
 
     def drain(self, retry_after_s: int) -> None:
         """Refuse new requests from now on, saying when to come back."""
@@ -145,7 +151,7 @@ class HttpEndpoint:
         try:
             self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
             legacy = self._serving_legacy(header_era(_versions_in(http)))
-            if legacy is not None and http.method in _LEGACY_METHODS:
+            if legacy is not None and http.method in METHODS:
                 return await legacy.other(http, self._owner(http))
         except ProxyError as exc:
             self._metrics.refused(exc)

@@ -1,58 +1,54 @@
-"""Legacy clients at the HTTP entrance: who may come in, and how the response of a handler is written.
+"""Legacy clients at the HTTP entrance: which of their messages may come in.
 
 Above: `http`, which has read the message and judged its era. Below: a `routing.legacy.LegacyHandler`, which
-does everything else. Transports 2025-03-26 ... 2025-11-25, "Streamable HTTP"; contract section 6.
+serves it, and `reply_writer`. Transports 2025-03-26 ... 2025-11-25, "Streamable HTTP"; contract section 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPMethod, HTTPStatus
 from typing import Final
 
 from aiohttp import web
-from multidict import CIMultiDict
 
 from proxy.clock import Clock
 from proxy.downstream.posted import Posted
+from proxy.downstream.reply_writer import ReplyWriter
 from proxy.downstream.responses import refusal
-from proxy.downstream.streams import WrittenStreams
-from proxy.errors import ProxyError, ShuttingDown, UpstreamError
+from proxy.errors import ShuttingDown, UpstreamError
 from proxy.limits import Gauge
-from proxy.logs import get_logger
 from proxy.metrics import Metrics, Outcome
 from proxy.owners import Owner
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.counted import counted
-from proxy.routing.legacy import HttpMessage, LegacyHandler, Reply
+from proxy.routing.legacy import HttpMessage, LegacyHandler
 
-AT_ONCE_BYTES: Final = 64 * 1024  # the transport takes as much without waiting for the client
-EVENT_STREAM: Final = "text/event-stream"
-NOT_OURS: Final = web.ResponseKey("not_ours", tuple)
-"""Headers that aiohttp would add to a response, and that its handler did not give."""
-
-_ADDED: Final = ("Content-Type", "Server")
-
-log = get_logger()
+METHODS: Final = frozenset({HTTPMethod.GET, HTTPMethod.HEAD, HTTPMethod.DELETE})
+"""Those beside POST."""
 
 
 class LegacyEntrance:
-    """Serves the messages of legacy clients. `watch` must be running."""
+    """Serves the messages of legacy clients. What asks for nothing (notifications, answers, DELETE) is never
+    refused: a call may be waiting for it."""
 
     def __init__(
-        self, handler: LegacyHandler, *, calls: Gauge, listens: Gauge, clock: Clock, metrics: Metrics
+        self,
+        handler: LegacyHandler,
+        writer: ReplyWriter,
+        *,
+        calls: Gauge,
+        listens: Gauge,
+        clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._handler = handler
-        self._clock = clock
-        self._metrics = metrics
+        self._writer = writer
         self._calls = calls
         self._listens = listens
-        self._streams = WrittenStreams(clock)
+        self._clock = clock
+        self._metrics = metrics
         self._retry_after_s: int | None = None
-
-    async def watch(self) -> None:
-        await self._streams.watch()
 
     def drain(self, retry_after_s: int) -> None:
         """Refuse new calls and streams from now on, and end the streams that never end by themselves."""
@@ -60,22 +56,21 @@ class LegacyEntrance:
         self._handler.drain()
 
     async def post(self, http: web.Request, posted: Posted, owner: Owner) -> web.StreamResponse:
-        """Raises ProxyError. What asks for nothing is never refused: a call may be waiting for it."""
+        """Raises ProxyError."""
         message = HttpMessage(
-            HTTPMethod.POST,
-            tuple(http.headers.items()),
-            owner,
-            posted.body,
-            posted.messages,
-            posted.is_batch,
-            http.rel_url.raw_query_string,
+            method=HTTPMethod.POST,
+            headers=tuple(http.headers.items()),
+            owner=owner,
+            body=posted.body,
+            messages=posted.messages,
+            is_batch=posted.is_batch,
+            query=http.rel_url.raw_query_string,
         )
         try:
             if (asks := _first_request(posted)) is None:
                 return await self._serve(http, message)
             with counted(asks.method, "legacy", self._metrics, self._clock) as ending:
-                self._refuse_if_draining()
-                with self._calls.hold():
+                with self._admit(self._calls):
                     response = await self._serve(http, message)
                 ending.outcome = _outcome_of(response)
                 return response
@@ -83,41 +78,27 @@ class LegacyEntrance:
             return refusal(posted.rid, exc, exc.status or HTTPStatus.BAD_GATEWAY)
 
     async def other(self, http: web.Request, owner: Owner) -> web.StreamResponse:
-        """GET, HEAD and DELETE. Raises ProxyError."""
-        method = HTTPMethod(http.method)
-        message = HttpMessage(method, tuple(http.headers.items()), owner, query=http.rel_url.raw_query_string)
-        if method is HTTPMethod.GET:
-            self._refuse_if_draining()
-        with self._listens.hold() if method is HTTPMethod.GET else nullcontext():
-            try:
+        """One of METHODS. Raises ProxyError."""
+        message = HttpMessage(
+            method=HTTPMethod(http.method),
+            headers=tuple(http.headers.items()),
+            owner=owner,
+            query=http.rel_url.raw_query_string,
+        )
+        is_stream = message.method is HTTPMethod.GET
+        try:
+            with self._admit(self._listens) if is_stream else nullcontext():
                 return await self._serve(http, message)
-            except UpstreamError as exc:
-                return refusal(None, exc, exc.status or HTTPStatus.BAD_GATEWAY)
+        except UpstreamError as exc:
+            return refusal(None, exc, exc.status or HTTPStatus.BAD_GATEWAY)
 
-    def _refuse_if_draining(self) -> None:
+    def _admit(self, gauge: Gauge) -> AbstractContextManager[None]:
         if self._retry_after_s is not None:
             raise ShuttingDown(retry_after_s=self._retry_after_s)
+        return gauge.hold()
 
     async def _serve(self, http: web.Request, message: HttpMessage) -> web.StreamResponse:
-        """Raises ProxyError as long as nothing was written."""
-        response: web.StreamResponse | None = None
-        try:
-            async with self._handler.serve(message) as reply:
-                response = _response_of(reply)
-                await self._write(http, response, reply)
-        except Exception as exc:
-            if response is None or not response.prepared:
-                raise
-            _cut(http, message, exc)
-        return response
-
-    async def _write(self, http: web.Request, response: web.StreamResponse, reply: Reply) -> None:
-        if isinstance(response, web.Response):
-            await response.prepare(http)
-            await response.write_eof()
-            return
-        chunks = _once(reply.body) if isinstance(reply.body, bytes) else reply.body
-        await self._streams.write(http, response, chunks, is_events=_takes_comments(response))
+        return await self._writer.write(http, self._handler.serve(message))
 
 
 def _first_request(posted: Posted) -> Request | None:
@@ -132,49 +113,3 @@ def _outcome_of(response: web.StreamResponse) -> Outcome:
     if response.status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return Outcome.REFUSED
     return Outcome.UPSTREAM_FAILED
-
-
-def _response_of(reply: Reply) -> web.StreamResponse:
-    headers = CIMultiDict(reply.headers)
-    if isinstance(reply.body, bytes) and len(reply.body) <= AT_ONCE_BYTES:
-        response: web.StreamResponse = web.Response(status=reply.status, headers=headers, body=reply.body)
-    else:
-        response = web.StreamResponse(status=reply.status, headers=headers)
-        if _takes_comments(response):
-            response.headers.setdefault("X-Accel-Buffering", "no")  # nginx would hold events back
-    if missing := tuple(name for name in _ADDED if name not in headers):
-        response[NOT_OURS] = missing
-    return response
-
-
-def leave_as_given(response: web.StreamResponse) -> None:
-    """Take off what aiohttp has added to the response of a handler. To be called before its head goes."""
-    for name in response.get(NOT_OURS, ()):
-        response.headers.popall(name, None)
-
-
-async def _once(body: bytes) -> AsyncIterator[bytes]:
-    yield body
-
-
-def _takes_comments(response: web.StreamResponse) -> bool:
-    """An event stream that is not compressed."""
-    headers = response.headers
-    return (
-        headers.get("Content-Type", "").partition(";")[0].strip().lower() == EVENT_STREAM
-        and headers.get("Content-Encoding", "identity").lower() == "identity"
-        and "Content-Length" not in headers
-    )
-
-
-def _cut(http: web.Request, message: HttpMessage, exc: Exception) -> None:
-    """What is half written must not be followed by anything: without us the connection would break, too."""
-    match exc:
-        case ConnectionError():
-            log.debug("client_gone", method=message.method.value)
-        case ProxyError():
-            log.warning("upstream_failed", reason=exc.message)
-        case _:
-            log.exception("request_failed", method=message.method.value)
-    if http.transport is not None:
-        http.transport.abort()

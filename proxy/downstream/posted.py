@@ -44,11 +44,6 @@ class Posted:
         message = self.messages[0]
         return message.id if isinstance(message, Request) and not self.is_batch else None
 
-    @property
-    def has_request(self) -> bool:
-        """Whether anything here is to be answered."""
-        return any(isinstance(message, Request) for message in self.messages)
-
 
 def read_posted(body: bytes, versions: Sequence[str], max_depth: int) -> Posted:
     """`versions` are the values of the version header. Raises Rejection for what is no message."""

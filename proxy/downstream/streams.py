@@ -6,7 +6,6 @@ of its own. Contract section 3; field reports F03 and F40.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Final
@@ -20,9 +19,7 @@ from proxy.protocol import sse
 TICK_S: Final = 1.0
 QUIET_S: Final = 14.0  # with a tick on top: a byte at least every 15 s (F03)
 
-_BOM: Final = b"\xef\xbb\xbf"
-_TAIL_BYTES: Final = 4  # the longest two line ends
-_BLOCK_END: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)\Z")
+_TAIL_BYTES: Final = 4  # of what was written: enough to see the end of a block
 
 
 class WrittenStream:
@@ -47,7 +44,7 @@ class WrittenStream:
         if not self._began:
             self._began = True
             if self._tail:  # a comment of ours was first, and a byte order mark is one at the beginning alone
-                data = data.removeprefix(_BOM)
+                data = data.removeprefix(sse.BOM)
         for start in range(0, len(data), PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
             self._writing_since = self._clock.monotonic()
@@ -74,7 +71,7 @@ class WrittenStream:
         """Some hold back even the status until a byte of body has come: that one is not waited for long."""
         if not self._tail:
             return True
-        return now - self._last >= QUIET_S and _BLOCK_END.search(self._tail) is not None
+        return now - self._last >= QUIET_S and sse.ends_block(self._tail)
 
 
 class WrittenStreams:

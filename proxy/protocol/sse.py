@@ -11,6 +11,8 @@ in them counts (2025-11-25 primes a stream with an id and empty data).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +21,12 @@ from proxy.protocol.envelope import one_line
 MESSAGE: Final = "message"
 """The event type of a JSON-RPC message, and of an event that names none."""
 
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
+"""A stream may begin with it; anywhere else it is part of a name."""
+
+_BLOCK_END: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_AT_BLOCK_END: Final = re.compile(_BLOCK_END.pattern + rb"\Z")
+_BLOCK_END_BYTES: Final = 4  # the longest: two times CR LF
 _DATA_PREFIX: Final = len(b"data: ")
 _MAX_RETRY_DIGITS: Final = 12  # 30 years in milliseconds; more is no wish, and int() has a limit of its own
 
@@ -66,11 +73,11 @@ class EventDecoder:
         """
         if self._head is not None:
             chunk = self._head + chunk
-            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+            if len(chunk) < len(BOM) and BOM.startswith(chunk):
                 self._head = chunk
                 return []
             self._head = None
-            chunk = chunk.removeprefix(_BOM)
+            chunk = chunk.removeprefix(BOM)
         if not chunk:
             return []
         chunk, self._after_cr = chunk.removeprefix(b"\n" if self._after_cr else b""), chunk.endswith(b"\r")
@@ -124,6 +131,55 @@ class EventDecoder:
         empty = self._empty
         self._start_block()
         return None if empty else event
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of a stream, as it came, with the blank line that ends it. `event` is None if nothing in it
+    counts."""
+
+    raw: bytes
+    event: Event | None
+
+
+class BlockSplitter:
+    """Cuts a stream into its blocks; put together again they are the stream. `max_bytes` bounds one block."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._decoder = EventDecoder(max_bytes)
+        self._pending = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[Block]:
+        """The blocks that `chunk` completes. Raises EventTooLarge, after those before it.
+
+        A block that ends with CR ends there: if LF is still to come, it is the next block's first byte, and
+        means nothing.
+        """
+        searched = max(0, len(self._pending) - _BLOCK_END_BYTES + 1)
+        self._pending += chunk
+        start = 0
+        for end in [match.end() for match in _BLOCK_END.finditer(self._pending, searched)]:
+            yield self._block(bytes(self._pending[start:end]))
+            start = end
+        del self._pending[:start]
+        if len(self._pending) > self._max_bytes:
+            raise EventTooLarge(self._max_bytes, ())
+
+    def rest(self) -> bytes:
+        """What has come of a block that has not ended."""
+        return bytes(self._pending)
+
+    def _block(self, raw: bytes) -> Block:
+        if len(raw) > self._max_bytes:
+            raise EventTooLarge(self._max_bytes, ())
+        events = self._decoder.feed(raw)
+        return Block(raw, events[0] if events else None)
+
+
+def ends_block(tail: bytes) -> bool:
+    """Whether a stream that ends with `tail`, its last bytes, stands between two blocks."""
+    return _AT_BLOCK_END.search(tail[-_BLOCK_END_BYTES:]) is not None
 
 
 def encode(message: bytes, *, event_id: str | None = None, retry_ms: int | None = None) -> bytes:

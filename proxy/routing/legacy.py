@@ -14,7 +14,7 @@ from http import HTTPMethod
 from typing import Protocol
 
 from proxy.owners import Owner
-from proxy.protocol.jsonrpc import Message
+from proxy.protocol.jsonrpc import Message, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ class HttpMessage:
     messages: Sequence[Message] = ()
     is_batch: bool = False
     query: str = ""
+
+    def is_a(self, method: str) -> bool:
+        """Whether this is one request of that method, and nothing else."""
+        message = self.messages[0] if len(self.messages) == 1 else None
+        return isinstance(message, Request) and message.method == method and not self.is_batch
 
     def header(self, name: str) -> str | None:
         """The first value of a header, whatever its spelling."""

@@ -2,13 +2,17 @@
 
 For `routing`: `Session` (one legacy session with a server), `Outcome`, `Question`, `CallListener`.
 Between `session` and the transports: `Transport` (moves whole JSON-RPC messages as bytes) and
-`Receiver` (is told what came); `TransportChoice` is for transports that stand before others. All of it
-runs in one event loop; methods that are not `async` never block and may be called from a reader loop.
+`Receiver` (is told what came); `TransportChoice` is for transports that stand before others. For pass-through
+over HTTP, where nothing is to be understood: `Forwarder`. All of it runs in one event loop; methods that are
+not `async` never block and may be called from a reader loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Protocol, TypeAlias
 
 from anyio.abc import TaskStatus as StartStatus
@@ -159,3 +163,60 @@ class TransportChoice:
 
     def describe(self) -> str:
         return self._in_use.describe()
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """The upstream's HTTP response to a request that was passed on: its head, and its body as it comes.
+
+    Headers are those that are meant for the client. `chunks` raises UpstreamClosed if the body breaks off.
+    """
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    chunks: AsyncIterator[bytes]
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header, whatever its spelling."""
+        wanted = name.lower()
+        return next((value for key, value in self.headers if key.lower() == wanted), None)
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the body is compressed."""
+        return (self.header("Content-Encoding") or "identity").lower() != "identity"
+
+    @property
+    def is_event_stream(self) -> bool:
+        kind = (self.header("Content-Type") or "").partition(";")[0]
+        return self.status == HTTPStatus.OK and kind.strip().lower() == "text/event-stream"
+
+
+class Forwarder(Protocol):
+    """Passes HTTP requests on to an upstream as they are."""
+
+    def forward(
+        self,
+        method: str,
+        headers: Sequence[tuple[str, str]],
+        body: bytes | None = None,
+        *,
+        query: str = "",
+        path: str | None = None,
+        plain: bool = False,
+    ) -> AbstractAsyncContextManager[Forwarded]:
+        """One request; the response's body is read inside. Leaving it early breaks the connection.
+
+        `headers` are the client's, all of them. `path` is another one of the same origin, as it stands in a
+        URL. `plain`: the body is to be read here, so nothing but `identity` is asked for. Raises
+        UpstreamUnavailable if nothing was sent, UpstreamClosed if the connection broke before a response,
+        UpstreamProtocolError for what is not HTTP.
+        """
+        ...
+
+
+class KnownServer(Protocol):
+    """What is known of an HTTP upstream, as old as the process."""
+
+    is_old: bool
+    """Whether it speaks HTTP+SSE, the transport of 2024-11-05."""

@@ -240,12 +240,12 @@ class Endpoint:
                         return
                 url = target
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as exc:
-            raise UpstreamUnavailable(f"{self._who} could not be reached ({_reason(exc)})") from exc
+            raise UpstreamUnavailable(f"{self._who} could not be reached ({reason(exc)})") from exc
         except aiohttp.ClientResponseError as exc:
             raise UpstreamProtocolError(f"{self._who} sent what is not HTTP; {OUTCOME_UNKNOWN}") from exc
         except (aiohttp.ClientError, OSError) as exc:
             raise UpstreamClosed(
-                f"{self._who} broke the connection ({_reason(exc)}); {OUTCOME_UNKNOWN}"
+                f"{self._who} broke the connection ({reason(exc)}); {OUTCOME_UNKNOWN}"
             ) from exc
         raise UpstreamProtocolError(f"{self._who} redirected more than {MAX_REDIRECTS} times")
 
@@ -296,7 +296,7 @@ def _shown(url: URL) -> str:
     return str(url.with_user(None).with_query(None).with_fragment(None))
 
 
-def _reason(exc: Exception) -> str:
+def reason(exc: Exception) -> str:
     """What happened, in a few words; the text of a foreign exception can hold addresses and headers."""
     strerror = exc.strerror if isinstance(exc, OSError) else None
     return strerror or type(exc).__name__
