@@ -7,12 +7,11 @@ request. Contract section 9.
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from math import ceil
 from typing import Final
 
@@ -25,7 +24,7 @@ from proxy.clock import Clock, SystemClock
 from proxy.config import Config
 from proxy.downstream.http import HttpEndpoint
 from proxy.downstream.pipes import STDIN, LineWriter, claim_stdout, read_chunks
-from proxy.downstream.server import SHUTDOWN_S, HttpRunner
+from proxy.downstream.server import served
 from proxy.errors import ConfigError, StoreError
 from proxy.logs import get_logger
 from proxy.metrics import Metrics
@@ -70,10 +69,11 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
                 tasks.start_soon(_look_at_lag, metrics, clock)
             stop = anyio.Event()
             await tasks.start(_watch_signals, stop)
-            if stdout is not None:
-                await _serve_stdio(parts, stdout, stop, ready)
-            else:
-                await _serve_http(parts, stop, ready)
+            async with _admin_listening(parts):
+                if stdout is not None:
+                    await _serve_stdio(parts, stdout, stop, ready)
+                else:
+                    await _serve_http(parts, stop, ready)
             tasks.cancel_scope.cancel()
     log.info("proxy_stopped")
 
@@ -185,50 +185,46 @@ async def _look_at_lag(metrics: Metrics, clock: Clock) -> None:
         metrics.lagged(clock.monotonic() - due)
 
 
-# -- the HTTP server ---------------------------------------------------------------------------------
+# -- the HTTP servers --------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def _listening(parts: Parts, endpoint: HttpEndpoint) -> AsyncIterator[str]:
-    """The HTTP server, and a second one for `admin.listen`; yields the endpoint's URL."""
+    """The server towards clients; yields the endpoint's URL."""
     config = parts.config
     app = web.Application(client_max_size=0)
     endpoint.add_to(app)
     parts.operations.add_to(app)
-    runners = [await _runner(app, config.limits.header)]
-    try:
-        host, port = config.listen_host, config.listen_port
-        url_port = await _bind(runners[0], host, port, "listen")
-        if config.admin.listen is not None:
-            admin = web.Application()
-            parts.operations.add_to(admin)
-            parts.operations.add_metrics_to(admin)
-            runners.append(await _runner(admin, config.limits.header))
-            admin_host, _, admin_port = config.admin.listen.rpartition(":")
-            await _bind(runners[1], admin_host.strip("[]"), int(admin_port), "admin.listen")
+    host, port = config.listen_host, config.listen_port
+    async with served(app, host, port, max_header_bytes=config.limits.header, setting="listen") as bound:
         shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{url_port}{config.path}"
-    finally:
-        with anyio.move_on_after(SHUTDOWN_S * 2, shield=True):
-            for runner in runners:
-                await runner.cleanup()
+        yield f"http://{shown}:{bound}{config.path}"
 
 
-async def _runner(app: web.Application, max_header_bytes: int) -> HttpRunner:
-    runner = HttpRunner(app, max_header_bytes=max_header_bytes)
-    await runner.setup()
-    return runner
+@asynccontextmanager
+async def _admin_listening(parts: Parts) -> AsyncIterator[None]:
+    """The server of `admin.listen`, if that is set.
 
-
-async def _bind(runner: web.AppRunner, host: str, port: int, setting: str) -> int:
-    """Returns the port that is served. Raises ConfigError if it cannot be had."""
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as exc:
-        reason = (
-            "is in use by another program"
-            if exc.errno == errno.EADDRINUSE
-            else f"cannot be bound: {exc.strerror}"
-        )
-        raise ConfigError(f"{setting}: {host}:{port} {reason}") from exc
-    return int(runner.addresses[0][1])
+    On stdio, one client may start us twice with the same settings: the second one works without.
+    """
+    config = parts.config
+    app = web.Application()
+    parts.operations.add_to(app)
+    parts.operations.add_metrics_to(app)
+    async with AsyncExitStack() as servers:
+        if config.admin.listen is not None:
+            host, _, port = config.admin.listen.rpartition(":")
+            made = served(
+                app,
+                host.strip("[]"),
+                int(port),
+                max_header_bytes=config.limits.header,
+                setting="admin.listen",
+            )
+            try:
+                await servers.enter_async_context(made)
+            except ConfigError as exc:
+                if not config.is_stdio:
+                    raise
+                log.warning("metrics_not_served", reason=exc.message)
+        yield

@@ -33,7 +33,7 @@ from proxy.metrics import (
 from proxy.tasks.task import TaskStatus
 from tests.scrape import Scraped, samples
 
-MOST_ROWS: Final = 400  # of all metrics together: what one scrape of one proxy may cost
+MOST_ROWS: Final = 300  # of all metrics together: what one scrape of one proxy may cost
 
 every_metric = pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
 

@@ -1,4 +1,4 @@
-"""The HTTP server under the endpoint: aiohttp's, with our own words for what is no HTTP.
+"""The HTTP server under the endpoints: aiohttp's, with our own words for what is no HTTP.
 
 Above: `app`. aiohttp answers a malformed request, or one with headers over the limit, with the start of what
 it could not read, and logs that too: it may be a credential. Ours say what was wrong and nothing else.
@@ -8,14 +8,18 @@ Contract section 8, "Bounds"; field report F23.
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final
 
+import anyio
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from proxy.downstream.base import message_of_fault
-from proxy.errors import ClientProtocolError, ErrorCode
+from proxy.errors import ClientProtocolError, ConfigError, ErrorCode
 from proxy.logs import get_logger
 
 SHUTDOWN_S: Final = 2.0  # for handlers that are still at it when the server ends
@@ -85,3 +89,26 @@ class HttpRunner(web.AppRunner):
             handler_cancellation=made.handler_cancellation,
             **kwargs,
         )
+
+
+@asynccontextmanager
+async def served(
+    app: web.Application, host: str, port: int, *, max_header_bytes: int, setting: str
+) -> AsyncIterator[int]:
+    """Serve an application; yields the port, which is another one for 0.
+
+    Raises ConfigError, which names `setting`, if the address cannot be had.
+    """
+    runner = HttpRunner(app, max_header_bytes=max_header_bytes)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as exc:
+            in_use = exc.errno == errno.EADDRINUSE
+            reason = "is in use by another program" if in_use else f"cannot be bound: {exc.strerror}"
+            raise ConfigError(f"{setting}: {host}:{port} {reason}") from exc
+        yield int(runner.addresses[0][1])
+    finally:
+        with anyio.move_on_after(SHUTDOWN_S * 2, shield=True):
+            await runner.cleanup()

@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import logging
 
+import anyio
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
+from proxy.downstream.server import served
+from proxy.errors import ConfigError
 from tests.downstream.http_rig import MAX_HEADER, OK, http_rig, message, raw_post, read_all
 
 pytestmark = pytest.mark.anyio
@@ -81,3 +85,22 @@ async def test_long_headers_of_real_clients_pass() -> None:
             assert response.status == 200
         [request] = rig.router.seen
         assert rig.credentials.headers(request.owner) == {"Authorization": token}
+
+
+async def test_an_application_is_served_as_long_as_the_context_lasts() -> None:
+    made = served(web.Application(), "127.0.0.1", 0, max_header_bytes=MAX_HEADER, setting="listen")
+    async with made as port, await anyio.connect_tcp("127.0.0.1", port):
+        pass
+    with pytest.raises(OSError, match="connection attempts failed"):
+        await anyio.connect_tcp("127.0.0.1", port)
+
+
+async def test_an_address_that_another_has_is_a_fault_of_the_operators() -> None:
+    app = web.Application()
+    async with served(app, "127.0.0.1", 0, max_header_bytes=MAX_HEADER, setting="listen") as port:
+        again = served(
+            web.Application(), "127.0.0.1", port, max_header_bytes=MAX_HEADER, setting="admin.listen"
+        )
+        with pytest.raises(ConfigError, match=rf"admin\.listen: 127\.0\.0\.1:{port} is in use by another"):
+            async with again:
+                pass
