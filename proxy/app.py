@@ -88,15 +88,27 @@ def _raise_descriptor_limit() -> None:
 
 
 async def _serve_http(parts: Parts, stop: anyio.Event, ready: Ready | None) -> None:
-    endpoint = parts.http_endpoint()
+    sessions = parts.session_layer()
+    endpoint = parts.http_endpoint(sessions)
+
+    async def wait_answered() -> None:
+        await endpoint.wait_idle()
+        await sessions.wait_idle()
+
     async with _listening(parts, endpoint) as url, anyio.create_task_group() as tasks:
+        await tasks.start(sessions.run)
         tasks.start_soon(endpoint.watch)
         if ready is not None:
             ready(url)
         await stop.wait()
         parts.operations.drain()
         endpoint.drain(retry_after_s=max(1, ceil(parts.config.drain)))
-        await _drain(parts, endpoint.wait_idle)
+        await _drain(parts, wait_answered)
+        async with anyio.create_task_group() as ending:
+            ending.start_soon(parts.pool.close)
+            ending.start_soon(sessions.close)
+        with anyio.move_on_after(FLUSH_S):
+            await endpoint.wait_idle()
         tasks.cancel_scope.cancel()
 
 
@@ -134,13 +146,14 @@ async def _serve_stdio(parts: Parts, stdout: int, signalled: anyio.Event, ready:
         await stop.wait()
         endpoint.drain()
         await _drain(parts, endpoint.wait_idle)
+        await parts.pool.close()
         drained.set()
         await endpoint.end()
         tasks.cancel_scope.cancel()
 
 
 async def _drain(parts: Parts, wait_answered: Callable[[], Awaitable[None]]) -> None:
-    """End listen streams, give running calls their time, end the upstreams.
+    """End listen streams, give running calls their time.
 
     What still runs as a task is left as it is stored; the next start settles it.
     """
@@ -153,7 +166,6 @@ async def _drain(parts: Parts, wait_answered: Callable[[], Awaitable[None]]) -> 
     with anyio.move_on_after(FLUSH_S):
         await wait_answered()
     parts.runner.freeze()
-    await parts.pool.close()
 
 
 async def _watch_signals(stop: anyio.Event, *, task_status: StartStatus[None]) -> None:

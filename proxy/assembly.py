@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from aiohttp import ClientSession
 
@@ -33,16 +34,21 @@ from proxy.protocol import names
 from proxy.protocol.envelope import dumps
 from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
+from proxy.routing.http_passthrough import HttpPassthrough
+from proxy.routing.legacy import LegacyHandler
 from proxy.routing.listen import Listen
 from proxy.routing.live import Place
+from proxy.routing.old_servers import OldServers
 from proxy.routing.own_server import Client
 from proxy.routing.passthrough import Passthrough, TaskGrant
 from proxy.routing.router import Router
 from proxy.routing.runner import Runner
+from proxy.routing.session_layer import SessionLayer
 from proxy.routing.task_changes import TaskChanges
 from proxy.routing.task_methods import TaskMethods
 from proxy.routing.task_session import TaskSession, TaskTerms
 from proxy.routing.tasks_2025 import Tasks2025
+from proxy.routing.well_known import WellKnown
 from proxy.stores.base import TaskStore
 from proxy.stores.disk import DiskStore, Durability
 from proxy.stores.memory import MemoryStore
@@ -50,6 +56,7 @@ from proxy.stores.sharing import open_shared_directory
 from proxy.tasks.policy import InputMode, Policy, Polling, ToolMode, ToolPolicy
 from proxy.upstream.auto import AutoHttpTransport, KnownServer
 from proxy.upstream.base import Transport
+from proxy.upstream.forward import HttpForwarder
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.pool import Pool, PoolSettings
 from proxy.upstream.probe import ProbingTransport, UpstreamEra
@@ -68,7 +75,7 @@ class Upstream:
         self._client = client
         self._clock = clock
         self._asking = AskingTools(lambda tool: policy.for_tool(tool).input is InputMode.TASK)
-        self._known = KnownServer()
+        self.known = KnownServer()
         self._era = UpstreamEra(None if config.upstream.era == "auto" else Era(config.upstream.era))
         meta = request_meta(ClientCapabilities("{}", tasks=False), CLIENT_NAME, __version__)
         self._probe_params = dumps({names.META: meta})
@@ -79,8 +86,8 @@ class Upstream:
         return self._era.known
 
     def supported_versions(self) -> tuple[str, ...]:
-        """Modern ones, and on stdio also legacy ones: such clients are passed through to a legacy server."""
-        if self._config.is_stdio and self._era.known is not Era.MODERN:
+        """Modern ones, and legacy ones where such clients can be passed through."""
+        if self._era.serves_legacy:
             return (*names.LEGACY_VERSIONS, *names.MODERN_VERSIONS)
         return names.MODERN_VERSIONS
 
@@ -108,7 +115,7 @@ class Upstream:
             client=self._client,
             headers=lambda: self.credentials.headers(owner),
             clock=self._clock,
-            known=self._known,
+            known=self.known,
             endpoint_prefix=upstream.endpoint_prefix,
         )
 
@@ -143,6 +150,20 @@ class Upstream:
             adopted=info,
             first_id=first_id,
         )
+
+    def forwarder(self) -> HttpForwarder | None:
+        """Passes requests on to an HTTP server as they are."""
+        upstream = self._config.upstream
+        if upstream.url is None:
+            return None
+        return HttpForwarder(upstream.url, name=upstream.name, client=self._client)
+
+    def well_known(self) -> WellKnown | None:
+        """The documents that belong to an HTTP server."""
+        forwarder, url = self.forwarder(), self._config.upstream.url
+        if forwarder is None or url is None:
+            return None
+        return WellKnown(forwarder, path=self._config.path, upstream_path=urlsplit(url).path)
 
     def passthrough(self, owner: Owner, client: Client, tasks: TaskGrant | None) -> Passthrough:
         """The session of one legacy client with a server of its own."""
@@ -189,7 +210,18 @@ class Parts:
 
         return TaskGrant(grant, self.upstream.adopted)
 
-    def http_endpoint(self) -> HttpEndpoint:
+    def session_layer(self) -> SessionLayer:
+        """Holds the sessions of legacy clients over HTTP, where the server has none of its own."""
+
+        def make_server(owner: Owner, client: Client) -> Passthrough:
+            tasks = self.task_grant(owner, lists=not owner.is_anonymous)
+            return self.upstream.passthrough(owner, client, tasks)
+
+        limits = self.config.limits
+        return SessionLayer(make_server, self.clock, max_sessions=limits.sessions, idle_s=limits.session_idle)
+
+    def http_endpoint(self, sessions: SessionLayer) -> HttpEndpoint:
+        """`sessions` must be running."""
         config, limits = self.config, self.config.limits
         return HttpEndpoint(
             self.router,
@@ -200,8 +232,18 @@ class Parts:
             listens=Gauge("listen streams", limits.listens, "limits.listens"),
             settings=HttpSettings(config.path, limits.body, limits.depth, self.upstream.supported_versions),
             clock=self.clock,
+            legacy=self._legacy_handler(sessions),
+            well_known=self.upstream.well_known(),
             metrics=self.upstream.metrics,
         )
+
+    def _legacy_handler(self, sessions: SessionLayer) -> LegacyHandler:
+        """A server that speaks Streamable HTTP has sessions of its own, and is passed through to."""
+        forwarder = self.upstream.forwarder()
+        if forwarder is None:
+            return sessions
+        old = OldServers(sessions, self.upstream.known, forwarder)
+        return HttpPassthrough(forwarder, max_bytes=self.config.limits.message, old=old)
 
     def stdio_endpoint(self, writer: LineWriter) -> StdioEndpoint:
         limits = self.config.limits

@@ -197,6 +197,7 @@ class LimitsConfig(_Section):
     calls: AtLeastOne = 1_000
     listens: AtLeastOne = 1_000
     sessions: AtLeastOne = 256
+    session_idle: SomeSeconds = 1_800.0
 
 
 class StoreConfig(_Section):

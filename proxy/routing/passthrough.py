@@ -193,6 +193,16 @@ class Passthrough:
         """Whether the client may send arrays of messages."""
         return self._version == BATCHES_IN
 
+    @property
+    def runs_tasks(self) -> bool:
+        """Whether calls of the client's tasks are in flight on its server."""
+        return bool(self._task_calls)
+
+    def channels_changed(self) -> None:
+        """A way to the client was opened, or has closed."""
+        if self._tasks is not None:
+            self._tasks.set_channel(self._client.channel(None))
+
     def __repr__(self) -> str:
         return f"<Passthrough '{self._name}' {self._server}, {len(self._waiting)} waiting>"
 
