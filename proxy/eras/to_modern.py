@@ -142,6 +142,16 @@ def is_discover_result(response: bytes) -> bool:
         return False
 
 
+def supported_versions(response: bytes) -> frozenset[str]:
+    """The versions that a JSON-RPC response with a DiscoverResult names; none for anything else."""
+    try:
+        result = RawObject.parse(response).object("result")
+        versions = loads(result.get("supportedVersions") or b"[]") if result is not None else []
+    except ValueError:
+        return frozenset()
+    return frozenset(v for v in versions if isinstance(v, str)) if isinstance(versions, list) else frozenset()
+
+
 def is_modern_error(response: bytes) -> bool:
     """Whether a JSON-RPC response carries an error that only modern servers send (VER-011)."""
     try:

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 from anyio.abc import TaskStatus as StartStatus
 
 from proxy.eras.era import Era
-from proxy.eras.to_modern import is_discover_result, is_modern_error
+from proxy.eras.to_modern import is_discover_result, is_modern_error, supported_versions
 from proxy.errors import UpstreamClosed, UpstreamError, UpstreamRefused, UpstreamUnavailable, only_fault
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
@@ -39,13 +39,21 @@ class UpstreamEra:
     def __init__(self, configured: Era | None = None) -> None:
         self._configured = configured
         self._found: Era | None = None
+        self._speaks_both = False
         self.probing = anyio.Lock()
 
     @property
     def known(self) -> Era | None:
         return self._configured or self._found
 
-    def found(self, era: Era) -> None:
+    @property
+    def serves_legacy(self) -> bool:
+        """Whether legacy clients can be passed through; True as long as nothing says otherwise."""
+        return self.known is not Era.MODERN or self._speaks_both
+
+    def found(self, era: Era, *, speaks_both: bool = False) -> None:
+        """`speaks_both`: a modern server that says it serves legacy versions, too."""
+        self._speaks_both = speaks_both
         if self.known is None:
             log.info("upstream_era_found", era=era.value)
             self._found = era
@@ -59,7 +67,7 @@ class UpstreamEra:
 
     def forget(self) -> None:
         """What was found proved wrong: the next session asks again (VER-009)."""
-        self._found = None
+        self._found, self._speaks_both = None, False
 
     def __repr__(self) -> str:
         return f"<UpstreamEra {self.known or 'unknown'}>"
@@ -104,7 +112,7 @@ class ProbingTransport(TransportChoice):
             )
             await relay.answered.wait()
         self._in_use.abandon(PROBE_ID)
-        self._era.found(relay.verdict())
+        self._era.found(relay.verdict(), speaks_both=relay.names_legacy_versions())
 
     async def _start_again(self, receiver: Receiver, tasks: TaskGroup) -> _Relay:
         """The server died on the probe, as some do: another one, which is not asked (contract section 2)."""
@@ -151,6 +159,12 @@ class _Relay:
                 raise self._fault
             case _:
                 return Era.LEGACY
+
+    def names_legacy_versions(self) -> bool:
+        """Whether it was a DiscoverResult that has legacy versions among those it supports."""
+        return self._answer is not None and not supported_versions(self._answer).isdisjoint(
+            names.LEGACY_VERSIONS
+        )
 
     def received(self, message: bytes, call: int | None) -> None:
         if self._is_open:

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.protocol.sse import Event, EventDecoder, EventTooLarge, comment, encode
+from proxy.protocol.sse import (
+    Block,
+    BlockSplitter,
+    Event,
+    EventDecoder,
+    EventTooLarge,
+    comment,
+    encode,
+    ends_block,
+)
 
 LIMIT = 1_000
 MESSAGE = b'{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -280,3 +289,89 @@ def test_a_comment_is_ignored_wherever_it_stands_between_events() -> None:
     assert comment() == b": \n\n"
     assert comment(b"two\nlines") == b": two lines\n\n"
     assert decode(comment() + encode(b"1") + comment(b"x") + encode(b"2")) == [Event(b"1"), Event(b"2")]
+
+
+# -- blocks as they came ------------------------------------------------------------------------------
+
+
+def split_cut(stream: bytes, cuts: list[int], *, limit: int = LIMIT) -> tuple[list[Block], bytes]:
+    """The blocks of `stream` fed in pieces, and what is left of it."""
+    splitter = BlockSplitter(limit)
+    edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    blocks = [block for start, end in pairwise(edges) for block in splitter.feed(stream[start:end])]
+    return blocks, splitter.rest()
+
+
+@given(streams, st.lists(st.integers(0, 400), max_size=8))
+def test_blocks_put_together_again_are_the_stream_with_every_event_in_its_place(
+    stream: bytes, cuts: list[int]
+) -> None:
+    blocks, rest = split_cut(stream, cuts)
+    assert b"".join(block.raw for block in blocks) + rest == stream
+    assert [block.event for block in blocks if block.event is not None] == decode(stream)
+
+
+@given(streams, st.lists(st.integers(0, 400), max_size=8), st.integers(0, 20))
+def test_what_is_put_between_two_blocks_changes_no_event(stream: bytes, cuts: list[int], at: int) -> None:
+    blocks, rest = split_cut(stream, cuts)
+    at %= len(blocks) + 1
+    ours = encode(MESSAGE)
+    head, tail = b"".join(b.raw for b in blocks[:at]), b"".join(b.raw for b in blocks[at:]) + rest
+    events = [event for event in decode(head + ours + tail) if event.data != MESSAGE]
+    assert events == decode(stream)
+    assert len(decode(head + ours + tail)) == len(events) + 1
+
+
+@given(streams)
+def test_between_blocks_is_where_a_comment_changes_no_event(stream: bytes) -> None:
+    """F03: wherever `ends_block` says so, also between CR and LF."""
+    for at in range(1, len(stream) + 1):
+        if ends_block(stream[:at][-4:]):
+            assert decode(stream[:at] + comment() + stream[at:]) == decode(stream)
+
+
+@pytest.mark.parametrize("tail", [b"\n\n", b"\r\r", b"\r\n\r\n", b"x\n\r\n", b"\r\n\r", b"x\n\n\n"])
+def test_two_line_ends_in_a_row_end_a_block(tail: bytes) -> None:
+    assert ends_block(tail)
+    [block], rest = split_cut(b"data: 1" + tail.removeprefix(b"x"), [])[0][:1], b""
+    assert (block.event, rest) == (Event(b"1"), b"")
+
+
+@pytest.mark.parametrize("tail", [b"", b"\n", b"\r", b"\r\n", b"x\r\n", b"\n\nx", b"\n x\n"])
+def test_one_line_end_does_not(tail: bytes) -> None:
+    assert not ends_block(tail)
+
+
+def test_a_block_comes_at_once_where_cr_ends_it_and_a_late_lf_means_nothing() -> None:
+    splitter = BlockSplitter(LIMIT)
+    assert [b.raw for b in splitter.feed(b"data: 1\r\n\r")] == [b"data: 1\r\n\r"]
+    [second] = splitter.feed(b"\ndata: 2\r\n\r\n")
+    assert second == Block(b"\ndata: 2\r\n\r\n", Event(b"2"))
+
+
+def test_a_block_without_anything_that_counts_is_still_passed_on() -> None:
+    blocks, rest = split_cut(b": ping\n\nvendor: 1\n\nid: 7\n\ndata: x", [])
+    assert [block.event for block in blocks] == [None, None, Event(id="7")]
+    assert rest == b"data: x"
+
+
+def test_a_block_over_the_limit_is_refused_after_those_before_it() -> None:
+    """F23: whole in one chunk, or still growing."""
+    for tail in (b"\n\n", b""):
+        splitter, seen = BlockSplitter(20), []
+        with pytest.raises(EventTooLarge):
+            for block in splitter.feed(b"data: 1\n\ndata: " + b"x" * 20 + tail):
+                seen.append(block.raw)
+        assert seen == [b"data: 1\n\n"]
+
+
+def test_a_block_of_20_mb_in_chunks_is_split_in_linear_time() -> None:
+    splitter, chunk = BlockSplitter(64 << 20), b"x" * 65_536
+    began = time.process_time()
+    assert list(splitter.feed(b"data: ")) == []
+    for _ in range(320):
+        assert list(splitter.feed(chunk)) == []
+    [block] = splitter.feed(b"\n\n")
+    assert block.event is not None
+    assert len(block.event.data) == 320 * 65_536
+    assert time.process_time() - began < 5
