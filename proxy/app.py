@@ -55,7 +55,7 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
     _raise_descriptor_limit()
     clock, metrics = SystemClock(), Metrics()
     stdout = claim_stdout() if config.is_stdio else None  # before anything of anybody's could print
-    async with open_store(config, clock) as store, make_client() as client:
+    async with open_store(config, clock, metrics) as store, make_client() as client:
         policy = policy_of(config)
         settled = await settle_unfinished(store, policy, clock)
         if settled:

@@ -304,6 +304,10 @@ def _reporter(store: TaskStore, pool: Pool) -> Report:
 
 def _scraper(store: TaskStore, metrics: Metrics) -> Scrape:
     async def scrape() -> bytes:
+        try:
+            metrics.stored({status.value: count for status, count in (await store.counts()).items()})
+        except StoreError:
+            metrics.stored(None)
         return metrics.text()
 
     return scrape
@@ -342,10 +346,10 @@ def _pool_settings(config: Config) -> PoolSettings:
     )
 
 
-def open_store(config: Config, clock: Clock) -> AbstractAsyncContextManager[TaskStore]:
+def open_store(config: Config, clock: Clock, metrics: Metrics) -> AbstractAsyncContextManager[TaskStore]:
     directory, durability = config.store.directory, Durability(config.store.durability)
     if directory is None:
         return MemoryStore(clock)
     if config.is_stdio:
-        return open_shared_directory(directory, durability, LOCAL_USER.key, clock)
-    return DiskStore(directory, durability=durability, clock=clock)
+        return open_shared_directory(directory, durability, LOCAL_USER.key, clock, metrics)
+    return DiskStore(directory, durability=durability, clock=clock, metrics=metrics)

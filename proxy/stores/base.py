@@ -10,11 +10,11 @@ over is gone for every method, also before `expire` has removed it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from proxy.tasks.task import Task
+from proxy.tasks.task import Task, TaskStatus
 
 
 class Watch(Protocol):
@@ -75,6 +75,10 @@ class TaskStore(Protocol):
 
     async def unfinished(self) -> list[Task]:
         """Every task of every owner that is not terminal: what a start has to settle."""
+        ...
+
+    async def counts(self) -> Mapping[TaskStatus, int]:
+        """How many tasks of each status are kept. Those that are over count until `expire` removes them."""
         ...
 
     def watch(self, task_ids: Collection[str]) -> AbstractAsyncContextManager[Watch]:

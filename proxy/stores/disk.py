@@ -8,7 +8,7 @@ results, so that reading a task that runs touches no disk. Contract sections 1 (
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from enum import StrEnum
@@ -23,6 +23,7 @@ from anyio import AsyncContextManagerMixin, to_thread
 
 from proxy.clock import Clock
 from proxy.errors import StoreError, TaskConflict
+from proxy.metrics import UNSERVED, Metrics
 from proxy.stores.base import Watch
 from proxy.stores.changes import Changes, Pending
 from proxy.stores.disk_memos import DiskMemos
@@ -59,7 +60,10 @@ class DiskStore(AsyncContextManagerMixin):
     its change made later; what the store says then agrees with the disk.
     """
 
-    def __init__(self, directory: Path, *, durability: Durability, clock: Clock) -> None:
+    def __init__(
+        self, directory: Path, *, durability: Durability, clock: Clock, metrics: Metrics = UNSERVED
+    ) -> None:
+        self._metrics = metrics
         self._path = directory.absolute()
         self._durability = durability
         self._clock = clock
@@ -83,7 +87,8 @@ class DiskStore(AsyncContextManagerMixin):
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         synced = self._durability is Durability.POWER
         opened = self._opened = await to_thread.run_sync(partial(open_store, self._path, synced=synced))
-        self._writer = Writer(opened.cache, opened.results, synced=synced)
+        self._writer = Writer(opened.cache, opened.results, synced=synced, metrics=self._metrics)
+        self._metrics.show("store_queue", lambda: self._writer.queued)
         self._index, self._memos = opened.index, opened.memos
         self._changes = Changes(
             opened.index, opened.files, watchers=self._watchers, results=opened.results, writer=self._writer
@@ -159,6 +164,9 @@ class DiskStore(AsyncContextManagerMixin):
 
     async def unfinished(self) -> list[Task]:
         return self._index.unfinished()
+
+    async def counts(self) -> Mapping[TaskStatus, int]:
+        return self._index.counts()
 
     def watch(self, task_ids: Collection[str]) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(task_ids)

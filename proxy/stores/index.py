@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
 from proxy.errors import TaskConflict, TaskNotFound
-from proxy.tasks.task import Task
+from proxy.tasks.task import Task, TaskStatus
 
 
 class Index:
@@ -23,6 +23,7 @@ class Index:
         self._tasks: dict[str, Task] = {}
         self._by_owner: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
         self._by_end: list[tuple[int, str]] = []
+        self._counts = dict.fromkeys(TaskStatus, 0)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -56,6 +57,7 @@ class Index:
         """Take in a new task or a new state of one."""
         self.remove(task.id)
         self._tasks[task.id] = task
+        self._counts[task.status] += 1
         insort(self._by_owner[task.owner], _age(task))
         if (end_ms := _end_ms(task)) is not None:
             insort(self._by_end, (end_ms, task.id))
@@ -65,6 +67,7 @@ class Index:
         task = self._tasks.pop(task_id, None)
         if task is None:
             return
+        self._counts[task.status] -= 1
         _discard(self._by_owner[task.owner], _age(task))
         if not self._by_owner[task.owner]:
             del self._by_owner[task.owner]
@@ -90,6 +93,10 @@ class Index:
             if not _is_over(task := self._tasks[task_id], now_ms):
                 found.append(without_result(task))
         return found
+
+    def counts(self) -> Mapping[TaskStatus, int]:
+        """How many tasks of each status there are."""
+        return dict(self._counts)
 
     def unfinished(self) -> list[Task]:
         return [task for task in self._tasks.values() if not task.status.is_terminal]

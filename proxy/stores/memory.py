@@ -7,7 +7,7 @@ and nothing else: what callers see is the same as with `disk`, so most tests run
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Self
 
@@ -19,7 +19,7 @@ from proxy.stores.base import Watch
 from proxy.stores.index import Index, without_result
 from proxy.stores.memos import Memos, new_memo
 from proxy.stores.watching import Watchers
-from proxy.tasks.task import Task
+from proxy.tasks.task import Task, TaskStatus
 
 SECRET_BYTES: Final = 32
 
@@ -68,6 +68,9 @@ class MemoryStore(AsyncContextManagerMixin):
 
     async def unfinished(self) -> list[Task]:
         return self._index.unfinished()
+
+    async def counts(self) -> Mapping[TaskStatus, int]:
+        return self._index.counts()
 
     def watch(self, task_ids: Collection[str]) -> AbstractAsyncContextManager[Watch]:
         return self._watchers.watch(task_ids)

@@ -22,6 +22,7 @@ from anyio import to_thread
 from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError, TaskConflict
 from proxy.logs import get_logger
+from proxy.metrics import UNSERVED, Metrics
 from proxy.stores.base import Store, TaskStore
 from proxy.stores.directory import DirectoryInUse
 from proxy.stores.disk import DiskStore, Durability
@@ -34,14 +35,14 @@ log = get_logger()
 
 @asynccontextmanager
 async def open_shared_directory(
-    directory: Path, durability: Durability, owner: str, clock: Clock
+    directory: Path, durability: Durability, owner: str, clock: Clock, metrics: Metrics = UNSERVED
 ) -> AsyncIterator[Store]:
     """The store in `directory`, with what guests have left; a guest's own store if it is taken.
 
     `owner` is whose tasks are taken over: on stdio there is only one. Raises ConfigError as DiskStore.
     """
     try:
-        store = DiskStore(directory, durability=durability, clock=clock)
+        store = DiskStore(directory, durability=durability, clock=clock, metrics=metrics)
         async with store:
             await _adopt_guests(store, directory / GUESTS, durability, owner, clock)
             yield store
@@ -50,7 +51,7 @@ async def open_shared_directory(
         taken = exc
     guest = directory / GUESTS / f"{os.getpid()}-{secrets.token_hex(4)}"
     log.info("store_taken", reason=taken.message, instead=str(guest))
-    async with DiskStore(guest, durability=durability, clock=clock) as store:
+    async with DiskStore(guest, durability=durability, clock=clock, metrics=metrics) as store:
         yield store
 
 

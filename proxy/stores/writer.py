@@ -23,6 +23,7 @@ from diskcache import Cache, Timeout
 from diskcache.core import DBNAME
 
 from proxy.errors import StoreError
+from proxy.metrics import UNSERVED, Metrics
 from proxy.stores.results import ResultFiles
 from proxy.stores.rows import LOCK_WAIT_S, check_connection, reason_of
 
@@ -51,7 +52,10 @@ class Change:
 class Writer:
     """Commits changes in the order in which they were queued."""
 
-    def __init__(self, cache: Cache, results: ResultFiles, *, synced: bool) -> None:
+    def __init__(
+        self, cache: Cache, results: ResultFiles, *, synced: bool, metrics: Metrics = UNSERVED
+    ) -> None:
+        self._metrics = metrics
         self._cache = cache
         self._results = results
         self._synced = synced
@@ -64,6 +68,11 @@ class Writer:
         self._log_file: tuple[int, int] | None = None  # the write-ahead log of this connection
         self.commits = 0
         self.stopped = anyio.Event()
+
+    @property
+    def queued(self) -> int:
+        """How many changes wait for a commit to begin."""
+        return self._queue.qsize()
 
     async def run(self) -> None:
         """Serve until `close`. Cancelling leaves the thread to itself; it still ends at `close`."""
@@ -116,6 +125,7 @@ class Writer:
 
     def _try(self, changes: list[Change]) -> str | None:
         """Make all of the changes in one transaction, or none; then the reason is returned."""
+        began = time.monotonic()
         try:
             self.check_place()
             self._leave_lost_log()
@@ -130,6 +140,7 @@ class Writer:
                         self._cache.set(change.key, change.row)
         except (sqlite3.Error, Timeout, OSError, StoreError) as exc:
             return self._recover(exc)
+        self._metrics.committed(time.monotonic() - began)
         self._failing = False
         self._log_file = self._log_file or _identity(self._log_path)
         self.commits += 1
@@ -156,6 +167,7 @@ class Writer:
 
     def _recover(self, exc: Exception) -> str:
         """Leave no transaction open: diskcache does not roll back when the commit itself fails."""
+        self._metrics.commit_failed()
         self._cache.close()
         self._connected = False
         self._log_file = None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 
 import anyio
 
 from proxy.errors import StoreError
 from proxy.stores.base import TaskStore, Watch
-from proxy.tasks.task import Task
+from proxy.tasks.task import Task, TaskStatus
 
 
 class TroubledStore:
@@ -81,6 +81,9 @@ class TroubledStore:
     async def owned(self, owner: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
         self._read()
         return await self._store.owned(owner, after=after, limit=limit)
+
+    async def counts(self) -> Mapping[TaskStatus, int]:
+        return await self._store.counts()
 
     async def unfinished(self) -> list[Task]:
         self._read()

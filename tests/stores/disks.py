@@ -13,6 +13,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from proxy.metrics import UNSERVED, Metrics
 from proxy.stores import writer
 from proxy.stores.changes import RESULT_IN_ROW_MAX
 from proxy.stores.disk import DiskStore, Durability
@@ -26,10 +27,13 @@ LARGE = b'"' + b"x" * RESULT_IN_ROW_MAX + b'"'
 
 @asynccontextmanager
 async def opened(
-    directory: Path, clock: ManualClock, durability: Durability = Durability.PROCESS
+    directory: Path,
+    clock: ManualClock,
+    durability: Durability = Durability.PROCESS,
+    metrics: Metrics = UNSERVED,
 ) -> AsyncIterator[DiskStore]:
     with anyio.fail_after(20):
-        async with DiskStore(directory, durability=durability, clock=clock) as store:
+        async with DiskStore(directory, durability=durability, clock=clock, metrics=metrics) as store:
             yield store
 
 

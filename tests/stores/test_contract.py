@@ -17,7 +17,7 @@ from proxy.stores.base import Store, TaskStore, Watch
 from proxy.stores.disk import DiskStore, Durability
 from proxy.stores.memory import MemoryStore
 from proxy.stores.watching import BACKLOG
-from proxy.tasks.task import Task
+from proxy.tasks.task import Task, TaskStatus
 from tests.manual_clock import ManualClock
 from tests.stores.records import (
     RESULT,
@@ -219,6 +219,26 @@ async def test_a_page_does_not_continue_from_a_task_that_is_gone_or_anothers(
     await clock.advance(TTL_MS / 1000)
     with pytest.raises(TaskNotFound):
         await store.owned("alice", after=mine.id)
+
+
+async def test_tasks_are_counted_by_status_until_they_are_removed(
+    store: TaskStore, clock: ManualClock
+) -> None:
+    first, second, third = tasks = [a_task(clock, owner=owner) for owner in ("alice", "alice", "bob")]
+    for task in tasks:
+        await store.create(task)
+    await store.compare_and_set(first, asked(first, clock))
+    await store.compare_and_set(second, end := completed(second, clock))
+    for _ in range(3):
+        await store.note(third, third := progressed(third, clock, "on its way"))
+    with pytest.raises(TaskConflict):
+        await store.compare_and_set(second, end)
+    none = dict.fromkeys(TaskStatus, 0)
+    one_each = dict.fromkeys((TaskStatus.WORKING, TaskStatus.INPUT_REQUIRED, TaskStatus.COMPLETED), 1)
+    assert await store.counts() == none | one_each
+    clock.jump(TTL_MS)
+    await store.expire()
+    assert await store.counts() == none | one_each | {TaskStatus.COMPLETED: 0}
 
 
 async def test_unfinished_tasks_of_all_owners_are_listed(store: TaskStore, clock: ManualClock) -> None:

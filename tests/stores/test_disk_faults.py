@@ -17,6 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from structlog.testing import capture_logs
 
 from proxy.errors import ConfigError, StoreError, TaskNotFound
+from proxy.metrics import Metrics
 from proxy.stores import disk, writer
 from proxy.stores import rows as rows_module
 from proxy.stores.changes import RESULT_IN_ROW_MAX
@@ -25,6 +26,7 @@ from proxy.stores.rows import BytesDisk
 from proxy.stores.writer import Change, Writer
 from proxy.tasks.task import Task
 from tests.manual_clock import ManualClock
+from tests.scrape import Scraped
 from tests.stores.disks import LARGE, Gate, locked, opened, result_files, sql
 from tests.stores.records import (
     a_task,
@@ -109,6 +111,32 @@ async def test_on_a_full_disk_nothing_changes_until_there_is_room(
     await full.compare_and_set(old, large)
     assert await full.get(old.id) == large
     await full.check()
+
+
+async def test_commits_and_failures_are_counted_and_what_waits_is_shown(
+    directory: Path, clock: ManualClock, gate: Gate
+) -> None:
+    metrics = Metrics()
+    async with opened(directory, clock, metrics=metrics) as store:
+        before = Scraped.of(metrics)
+        await store.create(a_task(clock))
+        scraped = Scraped.of(metrics)
+        assert scraped.value("store_commits_total") == before.value("store_commits_total") + 1
+        assert scraped.value("store_commit_duration_seconds_count") == scraped.value("store_commits_total")
+        async with anyio.create_task_group() as group:
+            gate.shut()
+            group.start_soon(store.create, a_task(clock))
+            await gate.reached()  # that one is on its way; these wait for the next commit
+            for _ in range(3):
+                group.start_soon(store.create, a_task(clock))
+            await anyio.wait_all_tasks_blocked()
+            assert Scraped.of(metrics).value("store_queue") == 3
+            gate.open()
+        assert Scraped.of(metrics).value("store_queue") == 0
+        (directory / "cache.db").unlink()
+        with pytest.raises(StoreError, match="removed"):
+            await store.create(a_task(clock))
+        assert Scraped.of(metrics).value("store_failures_total") == 1
 
 
 async def refused(store: DiskStore, task: Task) -> None:
