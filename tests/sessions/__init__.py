@@ -1,0 +1,1 @@
+"""Tests of the legacy sessions that the proxy itself holds."""

@@ -1,0 +1,104 @@
+"""Which sessions there are: whose they are, how many there may be, which ones go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+import pytest
+
+from proxy.errors import ClientProtocolError, LimitReached
+from proxy.owners import ANONYMOUS, Owner
+from proxy.sessions.table import MAKES_ROOM_AFTER_S, SessionTable
+
+ADA, BOB = Owner("ada"), Owner("bob")
+NOW: Final = 1_000.0
+
+
+@dataclass(eq=False)
+class Held:
+    owner: Owner = ANONYMOUS
+    idle_since: float | None = None
+    is_over: bool = False
+    id: str = field(default_factory=SessionTable.new_id)
+
+
+def table(*sessions: Held, room_for: int = 2) -> SessionTable[Held]:
+    made: SessionTable[Held] = SessionTable(room_for)
+    for session in sessions:
+        made.add(session)
+    return made
+
+
+def test_session_ids_are_visible_ascii_unique_and_unguessable() -> None:
+    """HTTP-069."""
+    ids = [SessionTable.new_id() for _ in range(1_000)]
+    assert len(set(ids)) == 1_000
+    assert all(0x21 <= ord(c) <= 0x7E for made in ids for c in made)
+    assert min(len(made) for made in ids) * 6 >= 128
+
+
+def test_a_session_is_found_by_its_owner_and_nobody_else() -> None:
+    """I5, HTTP-070: another's, one that is over and one that never was look the same."""
+    mine, over = Held(ADA), Held(ADA, is_over=True)
+    made = table(mine, over, room_for=9)
+    assert made.find(mine.id, ADA) is mine
+    faults = []
+    for session_id, owner in [(mine.id, BOB), (mine.id, ANONYMOUS), (over.id, ADA), ("x", ADA), ("", ADA)]:
+        with pytest.raises(ClientProtocolError) as caught:
+            made.find(session_id, owner)
+        faults.append((caught.value.http_status, caught.value.message))
+    assert {status for status, _ in faults} == {HTTPStatus.NOT_FOUND}
+    assert len(set(faults)) == 1
+
+
+def test_while_there_is_room_nobody_has_to_go() -> None:
+    assert table(Held(idle_since=0.0)).to_make_room(ADA, NOW) is None
+
+
+def test_the_session_that_is_idle_for_longest_makes_room() -> None:
+    oldest = Held(BOB, idle_since=10.0)
+    made = table(Held(BOB, idle_since=20.0), oldest, Held(BOB), room_for=3)
+    assert made.to_make_room(ADA, NOW) is oldest
+
+
+def test_ones_own_idle_session_goes_before_that_of_another() -> None:
+    """So that who opens many does not push others out."""
+    own = Held(ADA, idle_since=20.0)
+    assert table(Held(BOB, idle_since=10.0), own).to_make_room(ADA, NOW) is own
+
+
+@pytest.mark.parametrize("idle_since", [None, NOW - MAKES_ROOM_AFTER_S + 0.1])
+def test_where_nobody_can_go_the_new_one_is_refused(idle_since: float | None) -> None:
+    """F40: what is in use is left alone, and what was opened just now is about to be used."""
+    with pytest.raises(LimitReached) as caught:
+        table(Held(idle_since=idle_since), Held()).to_make_room(ADA, NOW)
+    assert caught.value.http_status is HTTPStatus.SERVICE_UNAVAILABLE
+    assert caught.value.retry_after_s > 0
+    assert "limits.sessions" in caught.value.message
+
+
+def test_sessions_that_are_over_take_no_room_until_there_are_too_many_of_them() -> None:
+    """Their servers may still be ending, or have tasks to finish."""
+    made = table(*(Held(is_over=True) for _ in range(3)))
+    assert made.to_make_room(ADA, NOW) is None
+    made.add(Held(is_over=True))
+    with pytest.raises(LimitReached):
+        made.to_make_room(ADA, NOW)
+
+
+def test_what_nobody_used_for_too_long_is_named_once_it_is_not_over() -> None:
+    idle, recent = Held(idle_since=NOW - 60), Held(idle_since=NOW - 59)
+    made = table(idle, recent, Held(), Held(idle_since=0.0, is_over=True), room_for=9)
+    assert made.idle(NOW, 60) == [idle]
+
+
+def test_what_was_removed_is_there_no_more() -> None:
+    mine = Held(ADA)
+    made = table(mine)
+    made.remove(mine)
+    made.remove(mine)
+    assert list(made) == []
+    with pytest.raises(ClientProtocolError):
+        made.find(mine.id, ADA)
