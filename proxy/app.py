@@ -163,6 +163,7 @@ async def _drain(parts: Parts, wait_answered: Callable[[], Awaitable[None]]) -> 
         await parts.runner.wait_idle()
         await wait_answered()
     parts.runner.give_up_waiting()
+    parts.tasks_2025.give_up_waiting()
     with anyio.move_on_after(FLUSH_S):
         await wait_answered()
     parts.runner.freeze()

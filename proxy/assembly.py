@@ -7,6 +7,7 @@ section 11.
 
 from __future__ import annotations
 
+import secrets
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +33,18 @@ from proxy.metrics import Metrics
 from proxy.owners import Credentials, Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps
+from proxy.routing.adopted import Adopted, Adoption
 from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
 from proxy.routing.http_passthrough import HttpPassthrough
+from proxy.routing.http_tasks import HttpTasks
+from proxy.routing.in_flight import FIRST_TASK_ID
 from proxy.routing.legacy import LegacyHandler
 from proxy.routing.listen import Listen
 from proxy.routing.live import Place
 from proxy.routing.old_servers import OldServers
 from proxy.routing.own_server import Client
+from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions, credentials_in
 from proxy.routing.passthrough import Passthrough, TaskGrant
 from proxy.routing.router import Router
 from proxy.routing.runner import Runner
@@ -49,7 +54,7 @@ from proxy.routing.task_methods import TaskMethods
 from proxy.routing.task_session import TaskSession, TaskTerms
 from proxy.routing.tasks_2025 import Tasks2025
 from proxy.routing.well_known import WellKnown
-from proxy.stores.base import TaskStore
+from proxy.stores.base import SessionMemory, Store, TaskStore
 from proxy.stores.disk import DiskStore, Durability
 from proxy.stores.memory import MemoryStore
 from proxy.stores.sharing import open_shared_directory
@@ -57,6 +62,7 @@ from proxy.tasks.policy import InputMode, Policy, Polling, ToolMode, ToolPolicy
 from proxy.upstream.auto import AutoHttpTransport, KnownServer
 from proxy.upstream.base import Transport
 from proxy.upstream.forward import HttpForwarder
+from proxy.upstream.http import AdoptedSession, HttpTransport
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.pool import Pool, PoolSettings
 from proxy.upstream.probe import ProbingTransport, UpstreamEra
@@ -74,7 +80,7 @@ class Upstream:
         self._config = config
         self._client = client
         self._clock = clock
-        self._asking = AskingTools(lambda tool: policy.for_tool(tool).input is InputMode.TASK)
+        self.asking = AskingTools(lambda tool: policy.for_tool(tool).input is InputMode.TASK)
         self.known = KnownServer()
         self._era = UpstreamEra(None if config.upstream.era == "auto" else Era(config.upstream.era))
         meta = request_meta(ClientCapabilities("{}", tasks=False), CLIENT_NAME, __version__)
@@ -127,13 +133,30 @@ class Upstream:
             name=self._config.upstream.name,
             capabilities=capabilities,
             client_version=__version__,
-            asking=self._asking,
+            asking=self.asking,
             clock=self._clock,
             max_depth=self._config.limits.depth,
             start_timeout_s=self._config.upstream.start_timeout,
             on_change=on_change,
             era=self._era,
         )
+
+    def adoption(self, session: PassedSession, part: OwnersPart) -> Adoption:
+        """For the tasks of a legacy client whose session is the upstream's own."""
+        url, limits = self._config.upstream.url, self._config.limits
+        assert url is not None  # such sessions are passed through to one
+        transport = HttpTransport(
+            url,
+            name=self._config.upstream.name,
+            max_bytes=limits.message,
+            max_depth=limits.depth,
+            client=self._client,
+            headers=lambda: credentials_in(part.headers),
+            clock=self._clock,
+            adopted=AdoptedSession(session.id or None, session.facts.upstream_version),
+        )
+        first_id = FIRST_TASK_ID + secrets.randbelow(FIRST_TASK_ID)  # away from the ids of the client's own
+        return Adoption(self.adopted(transport, session.info, first_id), transport.listen)
 
     def adopted(self, transport: Transport, info: ServerInfo, first_id: int) -> LegacySession:
         """For the tasks of a legacy client: a session that was opened by that client itself."""
@@ -142,7 +165,7 @@ class Upstream:
             name=self._config.upstream.name,
             capabilities=ANY_CAPABILITIES,
             client_version=__version__,
-            asking=self._asking,
+            asking=self.asking,
             clock=self._clock,
             max_depth=self._config.limits.depth,
             start_timeout_s=self._config.upstream.start_timeout,
@@ -174,7 +197,7 @@ class Upstream:
             clock=self._clock,
             max_depth=self._config.limits.depth,
             start_timeout_s=self._config.upstream.start_timeout,
-            asking=self._asking,
+            asking=self.asking,
             tasks_2025=tasks,
         )
 
@@ -194,13 +217,13 @@ class Parts:
     router: Router
     operations: Operations
     tasks_2025: Tasks2025
+    memory: SessionMemory
 
     def task_grant(self, owner: Owner, *, lists: bool) -> TaskGrant | None:
         """What gives a legacy client's session 2025 tasks; None where they are switched off."""
-        tasks = self.config.tasks
-        if not tasks.legacy_2025:
+        if not self.config.tasks.legacy_2025:
             return None
-        terms = TaskTerms(lists, int(tasks.ttl.least * 1000), int(tasks.ttl.most * 1000), self.secret)
+        terms = self._task_terms(lists=lists)
 
         def grant(asked: bytes | None, result: bytes, place: Place) -> tuple[bytes, TaskSession | None]:
             granted = tasks_2025.grant(tasks_2025.asked_version(asked), result, lists=lists)
@@ -243,7 +266,39 @@ class Parts:
         if forwarder is None:
             return sessions
         old = OldServers(sessions, self.upstream.known, forwarder)
-        return HttpPassthrough(forwarder, max_bytes=self.config.limits.message, old=old)
+        passthrough = HttpPassthrough(forwarder, max_bytes=self.config.limits.message, old=old)
+        return self._with_tasks(passthrough) if self.config.tasks.legacy_2025 else passthrough
+
+    def _with_tasks(self, passthrough: HttpPassthrough) -> HttpTasks:
+        """Adds 2025 tasks to sessions that are the upstream's own."""
+
+        def make_part(session: PassedSession, owner: Owner) -> OwnersPart:
+            def adopt() -> Adoption:
+                return self.upstream.adoption(session, part)
+
+            adopted = Adopted(adopt, self.runner.spawn)
+            terms = self._task_terms(lists=not owner.is_anonymous)
+            part = OwnersPart(
+                TaskSession(self.tasks_2025, owner, session.facts.upstream, adopted.lease, terms), adopted
+            )
+            return part
+
+        limits = self.config.limits
+        tasks = HttpTasks(
+            passthrough,
+            PassedSessions(self.memory, make_part),
+            self.runner,
+            self.upstream.asking,
+            self.clock,
+            max_bytes=limits.message,
+            max_depth=limits.depth,
+        )
+        self.runner.spawn(tasks.end_deferred)
+        return tasks
+
+    def _task_terms(self, *, lists: bool) -> TaskTerms:
+        ttl = self.config.tasks.ttl
+        return TaskTerms(lists, int(ttl.least * 1000), int(ttl.most * 1000), self.secret)
 
     def stdio_endpoint(self, writer: LineWriter) -> StdioEndpoint:
         limits = self.config.limits
@@ -258,7 +313,7 @@ class Parts:
 
 
 async def assemble(
-    config: Config, policy: Policy, store: TaskStore, client: ClientSession, clock: Clock, metrics: Metrics
+    config: Config, policy: Policy, store: Store, client: ClientSession, clock: Clock, metrics: Metrics
 ) -> Parts:
     secret = await store.secret()
     upstream = Upstream(config, policy, client, clock, metrics)
@@ -286,7 +341,18 @@ async def assemble(
     operations = Operations(_reporter(store, pool), _scraper(store, metrics))
     tasks_2025 = Tasks2025(store, runner, changes, policy, polls, clock, max_calls=config.limits.calls)
     return Parts(
-        config, clock, secret, upstream, pool, runner, conversion, listen, router, operations, tasks_2025
+        config,
+        clock,
+        secret,
+        upstream,
+        pool,
+        runner,
+        conversion,
+        listen,
+        router,
+        operations,
+        tasks_2025,
+        memory=store,
     )
 
 
@@ -346,7 +412,7 @@ def _pool_settings(config: Config) -> PoolSettings:
     )
 
 
-def open_store(config: Config, clock: Clock, metrics: Metrics) -> AbstractAsyncContextManager[TaskStore]:
+def open_store(config: Config, clock: Clock, metrics: Metrics) -> AbstractAsyncContextManager[Store]:
     directory, durability = config.store.directory, Durability(config.store.durability)
     if directory is None:
         return MemoryStore(clock)

@@ -55,6 +55,9 @@ class UpstreamTasks:
             return cls()
 
 
+NO_TASKS: Final = UpstreamTasks()
+
+
 @dataclass(frozen=True, slots=True)
 class Granted:
     """A session that has 2025 tasks: `result` is what the client is told, the rest what upstream said."""

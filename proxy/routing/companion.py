@@ -57,7 +57,7 @@ class Companion:
         self.ended = False
         try:
             async with store.watch([self.task_id]) as watch:
-                task = await store.get(self.task_id)
+                task = await store.get(self.task_id, result=False)
                 while True:
                     self._take(task, policy, clock)
                     if task.status.is_terminal:

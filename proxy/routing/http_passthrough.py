@@ -4,29 +4,43 @@ Above: `downstream.legacy_http`, through `legacy.LegacyHandler`. Below: `upstrea
 ids, statuses and streams are the upstream's; nothing is kept here that a restart could lose. Transports
 2025-03-26 ... 2025-11-25, "Streamable HTTP"; contract section 6.
 
-Where our own tasks come in: `serve` has the message before it goes up, with all that was parsed of it; what
-is forwarded with `plain` can be read and rewritten before it goes back, as `_initialize` does; `_forward` is
-the one place where headers leave; and `streams` takes blocks of ours into a session's GET stream.
+Where 2025 tasks are served, `http_tasks` stands before this, and watches the GET streams: it puts blocks of
+ours between those of the upstream, and takes out what belongs to the call of a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from http import HTTPMethod
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
 from proxy.errors import ProxyError, UpstreamProtocolError
+from proxy.owners import Owner
 from proxy.protocol import names
-from proxy.protocol.sse import BlockSplitter, EventTooLarge
+from proxy.protocol.sse import Block, BlockSplitter, Event, EventTooLarge
 from proxy.routing.get_streams import GetStream, GetStreams
 from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.old_servers import OldServers, whole
 from proxy.upstream.base import Forwarded, Forwarder
 
 AT_ONCE_BYTES: Final = 64 * 1024  # a body that is announced as no larger is read before it is written
+
+
+class GetWatcher(Protocol):
+    """Who looks after the GET streams of sessions. Nothing of it blocks."""
+
+    def opened(self, session_id: str, owner: Owner, stream: GetStream) -> None: ...
+
+    def closed(self, session_id: str, owner: Owner) -> None:
+        """One of its streams; there may be others."""
+        ...
+
+    def takes(self, session_id: str, owner: Owner, event: Event) -> bool:
+        """Whether this event of the upstream is not for the client."""
+        ...
 
 
 class HttpPassthrough:
@@ -39,7 +53,17 @@ class HttpPassthrough:
         self._upstream = upstream
         self._max_bytes = max_bytes
         self._old = old
+        self._watcher: GetWatcher | None = None
         self.streams = GetStreams()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the server has shown itself as one of HTTP+SSE: then nothing is passed through here."""
+        return self._old is not None and self._old.is_known
+
+    def watch(self, watcher: GetWatcher) -> None:
+        """From now on `watcher` looks after the GET streams."""
+        self._watcher = watcher
 
     def serve(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
         """See `LegacyHandler`. A client that leaves breaks our connection with the upstream, as it would have
@@ -91,23 +115,39 @@ class HttpPassthrough:
                 return
             session_id = message.header(names.H_SESSION_ID) or ""
             async with anyio.create_task_group() as tasks:
-                with self.streams.open(session_id, message.owner) as stream:
-                    tasks.start_soon(self._read, answer, stream)
+                with self._open_stream(session_id, message.owner) as stream:
+                    tasks.start_soon(self._read, answer, stream, session_id, message.owner)
                     yield Reply(answer.status, answer.headers, stream)
                 tasks.cancel_scope.cancel()
 
-    async def _read(self, answer: Forwarded, stream: GetStream) -> None:
+    @contextmanager
+    def _open_stream(self, session_id: str, owner: Owner) -> Iterator[GetStream]:
+        try:
+            with self.streams.open(session_id, owner) as stream:
+                if self._watcher is not None:
+                    self._watcher.opened(session_id, owner, stream)
+                yield stream
+        finally:
+            if self._watcher is not None:
+                self._watcher.closed(session_id, owner)
+
+    async def _read(self, answer: Forwarded, stream: GetStream, session_id: str, owner: Owner) -> None:
         splitter = BlockSplitter(self._max_bytes)
         try:
             async for chunk in answer.chunks:
                 for block in splitter.feed(chunk):
-                    await stream.pass_on(block.raw)
+                    if not self._is_taken(block, session_id, owner):
+                        await stream.pass_on(block.raw)
             await stream.pass_on(splitter.rest())
         except EventTooLarge as exc:
             stream.end(UpstreamProtocolError(f"on the GET stream {exc} (limits.message)"))
         except ProxyError as exc:
             stream.end(exc)
         stream.end()
+
+    def _is_taken(self, block: Block, session_id: str, owner: Owner) -> bool:
+        watcher, event = self._watcher, block.event
+        return watcher is not None and event is not None and watcher.takes(session_id, owner, event)
 
 
 async def reply_of(answer: Forwarded) -> Reply:

@@ -115,8 +115,19 @@ class _End(Enum):
     SESSION_GONE = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class AdoptedSession:
+    """A session that somebody else opened, and will end. `id` is None where the server has no sessions."""
+
+    id: str | None
+    version: str
+
+
 class HttpTransport:
-    """`base.Transport` over Streamable HTTP. `max_depth` is the nesting that the receiver takes, too."""
+    """`base.Transport` over Streamable HTTP. `max_depth` is the nesting that the receiver takes, too.
+
+    A session that is `adopted` is not ended, and its GET stream is only opened when `listen` says so.
+    """
 
     def __init__(
         self,
@@ -129,6 +140,7 @@ class HttpTransport:
         clock: Clock,
         max_depth: int = 512,
         elsewhere: Elsewhere | None = None,
+        adopted: AdoptedSession | None = None,
     ) -> None:
         self._endpoint = Endpoint(url, name=name, client=client, headers=headers)
         self._name = name
@@ -136,12 +148,14 @@ class HttpTransport:
         self._max_bytes = max_bytes
         self._max_depth = max_depth
         self._clock = clock
-        self._session_id: str | None = None
-        self._version: str | None = None
+        self._adopted = adopted
+        self._session_id: str | None = None if adopted is None else adopted.id
+        self._version: str | None = None if adopted is None else adopted.version
         self._calls: dict[int, _Call] = {}
         self._elsewhere = elsewhere
         self._handovers = Handovers(self._who)
         self._receiver: Receiver
+        self._listening = anyio.CancelScope()
         self._group: TaskGroup | None = None
         self._ending = anyio.Event()
         self._error: UpstreamError | None = None
@@ -180,10 +194,16 @@ class HttpTransport:
 
     def established(self, version: str) -> None:
         self._version = version
-        if version in MODERN_VERSIONS:
-            return  # no sessions, and no GET stream
-        if self._group is not None and not self._ending.is_set():
-            self._group.start_soon(self._listen)
+        if version not in MODERN_VERSIONS:  # else there are no sessions, and no GET stream
+            self.listen(True)
+
+    def listen(self, wanted: bool) -> None:
+        """Keep a GET stream open from now on, or none. A session has one at most."""
+        if not wanted:
+            self._listening.cancel()
+        elif self._group is not None and not self._ending.is_set():
+            self._listening = anyio.CancelScope()
+            self._group.start_soon(self._listen, self._listening)
 
     def close(self) -> None:
         self._end(UpstreamClosed(f"{self._who}: the session was closed; {OUTCOME_UNKNOWN}"))
@@ -212,7 +232,7 @@ class HttpTransport:
 
     async def _end_session(self) -> None:
         """Say that the session is over; whatever the server answers is fine (405: it does not care)."""
-        if self._session_id is None or isinstance(self._error, SessionLost):
+        if self._session_id is None or self._adopted is not None or isinstance(self._error, SessionLost):
             return
         with anyio.move_on_after(DELETE_TIMEOUT_S), suppress(UpstreamError):
             async with self._open(HTTPMethod.DELETE):
@@ -295,9 +315,12 @@ class HttpTransport:
                 break
         raise UpstreamClosed(f"{self._who} ended the stream of the call without an answer; {OUTCOME_UNKNOWN}")
 
-    async def _listen(self) -> None:
+    async def _listen(self, scope: anyio.CancelScope) -> None:
         """Keep the GET stream open for as long as the server offers it."""
-        cursor = Cursor(opened=False)
+        with scope:
+            await self._listen_on(Cursor(opened=False))
+
+    async def _listen_on(self, cursor: Cursor) -> None:
         while True:
             try:
                 end = await self._follow(cursor, None)

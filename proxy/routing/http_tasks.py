@@ -1,0 +1,350 @@
+"""2025 tasks for legacy clients whose sessions are the upstream's own: ours are taken out, the rest passes.
+
+Above: `downstream`, through `legacy.LegacyHandler`. Below: `http_passthrough`, which passes on whatever is
+not ours, `passed_session`, what is known of each session, and `served`, which writes our own answers. The
+calls of tasks run on the client's own upstream session, with ids of ours. Contract sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from http import HTTPMethod, HTTPStatus
+from types import TracebackType
+from typing import Final
+
+from proxy.clock import Clock
+from proxy.eras.attribution import AskingTools
+from proxy.eras.tasks_2025 import VERSION, asked_version, grant, with_marks
+from proxy.errors import ErrorCode, ProxyError
+from proxy.logs import get_logger
+from proxy.owners import ANONYMOUS, Owner
+from proxy.protocol import jsonrpc, names
+from proxy.protocol.jsonrpc import (
+    ErrorResponse,
+    Message,
+    MessageError,
+    Notification,
+    Request,
+    RequestId,
+    ResultResponse,
+)
+from proxy.protocol.sse import Event
+from proxy.routing.get_streams import GetStream
+from proxy.routing.http_passthrough import HttpPassthrough
+from proxy.routing.in_flight import rid_in, text_of
+from proxy.routing.legacy import HttpMessage, Reply
+from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions, PlainCall, asks_a_task
+from proxy.routing.rewording import Reword, Rewording, header_in, whole, without_header
+from proxy.routing.runner import Runner
+from proxy.routing.served import Served, StreamChannel
+
+GIVE_WAY_S: Final = 0.05  # between two tries of a client's GET, while the server notices that ours has gone
+GIVE_WAY_TRIES: Final = 20
+
+_OURS: Final = frozenset({names.TOOLS_CALL, names.TASKS_LIST, *names.TASK_METHODS_2025})
+_QUESTIONS: Final = frozenset({names.ELICITATION_CREATE, names.SAMPLING_CREATE_MESSAGE, names.ROOTS_LIST})
+_ACCEPTED: Final = Reply(HTTPStatus.ACCEPTED, [])
+_ENDED: Final = Reply(HTTPStatus.OK, [])
+
+log = get_logger()
+
+
+class HttpTasks:
+    """Implements `LegacyHandler`, and `http_passthrough.GetWatcher`."""
+
+    def __init__(
+        self,
+        passthrough: HttpPassthrough,
+        sessions: PassedSessions,
+        runner: Runner,
+        asking: AskingTools,
+        clock: Clock,
+        *,
+        max_bytes: int,
+        max_depth: int,
+    ) -> None:
+        self._pass = passthrough
+        self._sessions = sessions
+        self._runner = runner
+        self._asking = asking
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._max_depth = max_depth
+        self._served = Served()
+        self._taken: set[tuple[str, Owner, int | str]] = set()
+        passthrough.watch(self)
+
+    def serve(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
+        """See `LegacyHandler`. Only sessions of 2025-11-25 are looked at."""
+        if self._pass.is_old:  # its sessions are ours, and have their tasks there
+            return self._pass.serve(message)
+        said = message.messages[0] if message.messages and not message.is_batch else None
+        if isinstance(said, Request) and said.method == names.INITIALIZE:
+            asks = asked_version(said.params) == VERSION
+            return self._initialize(message, said.id) if asks else self._pass.serve(message)
+        session = self._sessions.known(message.header(names.H_SESSION_ID) or "")
+        if session is not None:
+            return self._of_session(message, session, said)
+        if message.header(names.H_PROTOCOL_VERSION) == VERSION:
+            return self._recalled(message, said)
+        return self._pass.serve(message)
+
+    def drain(self) -> None:
+        self._pass.drain()
+
+    # -- which session, and what of it ----------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _initialize(self, message: HttpMessage, rid: RequestId) -> AsyncIterator[Reply]:
+        """The capability is added, and what must be known of the session is remembered before it is told."""
+        async with self._pass.serve(message) as reply:
+            if self._pass.is_old:
+                yield reply
+                return
+            session_id = header_in(reply.headers, names.H_SESSION_ID.lower())
+
+            async def reword(result: bytes) -> bytes:
+                granted = grant(VERSION, result, lists=not message.owner.is_anonymous)
+                if granted is None:
+                    return result
+                session = await self._sessions.begin(session_id, granted)
+                self._sessions.part(session, message.owner).is_known = True
+                return granted.result
+
+            yield await self._rewording(rid, reword).of(reply)
+
+    @asynccontextmanager
+    async def _recalled(self, message: HttpMessage, said: Message | None) -> AsyncIterator[Reply]:
+        session = await self._sessions.find(message.header(names.H_SESSION_ID) or "")
+        async with self._of_session(message, session, said) as reply:
+            yield reply
+
+    def _of_session(
+        self, message: HttpMessage, session: PassedSession, said: Message | None
+    ) -> AbstractAsyncContextManager[Reply]:
+        part = self._sessions.part(session, message.owner)
+        part.headers = message.headers
+        if session.facts.is_held:
+            message = _at_version(message, session.facts.upstream_version)
+        if session.ended:
+            return _just(_gone(said))
+        match said:
+            case Request() if said.method in _OURS and part.tasks.claims(said):
+                return self._claimed(message, part, said)
+            case Request(_, names.TOOLS_LIST):
+                return self._tools_list(message, part, said.id)
+            case Request(_, method, params) if method in names.CARRIES_INPUT:
+                name = None if params is None else text_of(params, names.NAME_MEMBER[method])
+                call = PlainCall(method, name, self._clock.monotonic())
+                return _Tracked(self._pass.serve(message), session, call)
+            case ResultResponse() | ErrorResponse() if part.tasks.take_answer(said):
+                return _just(_ACCEPTED)
+            case Notification(names.CANCELLED, params) if self._served.cancel(
+                part, rid_in(params, "requestId")
+            ):
+                return _just(_ACCEPTED)
+            case None if message.method is HTTPMethod.GET:
+                return self._get(message, part)
+            case None if message.method is HTTPMethod.DELETE:
+                return self._delete(message, session, part)
+            case _:
+                return self._pass.serve(message)
+
+    # -- POST ---------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _claimed(
+        self, message: HttpMessage, part: OwnersPart, request: Request
+    ) -> AsyncIterator[Reply]:
+        refused = await self._refusal(message, part, request)
+        if refused is not None:
+            yield refused
+            return
+        async with self._served.serve(message, part, request) as reply:
+            if reply is not None:
+                yield reply
+                return
+        async with self._pass.serve(message) as passed:  # for a task of the upstream's own
+            yield passed
+
+    async def _refusal(self, message: HttpMessage, part: OwnersPart, request: Request) -> Reply | None:
+        """What the upstream says of the session, where we have not seen it accept one of its messages: a call
+        that becomes a task at once would not be told that the session is lost, or the token refused."""
+        if part.is_known or request.method != names.TOOLS_CALL:
+            return None
+        ping = jsonrpc.request(request.id, names.PING, None)
+        asked = replace(_plain(message), body=ping, messages=(jsonrpc.parse_checked(ping),))
+        async with self._pass.serve(asked) as reply:
+            if reply.status >= HTTPStatus.BAD_REQUEST:
+                return Reply(reply.status, reply.headers, await whole(reply.body, self._max_bytes))
+        part.is_known = True
+        return None
+
+    @asynccontextmanager
+    async def _tools_list(
+        self, message: HttpMessage, part: OwnersPart, rid: RequestId
+    ) -> AsyncIterator[Reply]:
+        async def reword(result: bytes) -> bytes:
+            return with_marks(result, part.tasks.mark)
+
+        async with self._pass.serve(_plain(message)) as reply:
+            yield await self._rewording(rid, reword).of(reply)
+
+    def _rewording(self, rid: RequestId, reword: Reword) -> Rewording:
+        return Rewording(rid, reword, max_bytes=self._max_bytes, max_depth=self._max_depth)
+
+    # -- GET ----------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _get(self, message: HttpMessage, part: OwnersPart) -> AsyncIterator[Reply]:
+        """A stream that we keep for our calls gives way to the client's own."""
+        tries = GIVE_WAY_TRIES if part.adopted.client_listens(True) else 0
+        try:
+            while True:
+                async with self._pass.serve(message) as reply:
+                    if reply.status != HTTPStatus.CONFLICT or not tries:
+                        yield reply
+                        return
+                tries -= 1
+                await self._clock.sleep(GIVE_WAY_S)
+        finally:
+            if part.tasks.channel is None:
+                part.adopted.client_listens(False)
+
+    def opened(self, session_id: str, owner: Owner, stream: GetStream) -> None:
+        """See `GetWatcher`."""
+        session = self._sessions.known(session_id)
+        if session is not None:
+            self._sessions.part(session, owner).tasks.set_channel(StreamChannel(stream))
+
+    def closed(self, session_id: str, owner: Owner) -> None:
+        """See `GetWatcher`. Another stream of the session may still be open."""
+        session = self._sessions.known(session_id)
+        part = session.parts.get(owner) if session is not None else None
+        if part is not None:
+            left = self._pass.streams.find(session_id, owner)
+            part.tasks.set_channel(None if left is None else StreamChannel(left))
+
+    def takes(self, session_id: str, owner: Owner, event: Event) -> bool:
+        """See `GetWatcher`: what belongs to the call of one of our tasks is not for the client as it is."""
+        session = self._sessions.known(session_id)
+        part = session.parts.get(owner) if session is not None else None
+        if session is None or part is None or not part.adopted.in_use or not event.data:
+            return False
+        try:
+            message = jsonrpc.parse(event.data, self._max_depth)
+        except MessageError:
+            return False
+        if not self._is_of_task(session, owner, message):
+            return False
+        part.adopted.received(event.data)
+        return True
+
+    def _is_of_task(self, session: PassedSession, owner: Owner, message: Message) -> bool:
+        match message:
+            case Request(rid, method, params) if method in _QUESTIONS:
+                related = rid_in(params, names.META, names.META_RELATED_TASK, "taskId")
+                if related is not None or not asks_a_task(session, owner, self._asking):
+                    return False
+                session.parts[owner].note_asked(rid.value)
+                return True
+            case Notification(names.PROGRESS, params):
+                token = rid_in(params, names.META_PROGRESS_TOKEN)
+                calls = session.parts[owner].adopted.calls
+                return token is not None and any(call.id == token.value for call in calls)
+            case Notification(names.CANCELLED, params):
+                named = rid_in(params, "requestId")
+                return named is not None and named.value in session.parts[owner].asked
+            case _:
+                return False
+
+    # -- DELETE -------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _delete(
+        self, message: HttpMessage, session: PassedSession, part: OwnersPart
+    ) -> AsyncIterator[Reply]:
+        """At once; while calls of our tasks run on the session, the upstream is told after the last."""
+        part.tasks.end()
+        if part.adopted.in_use:
+            await self._sessions.defer_end(session)
+            self._runner.spawn(self._end_later, message, session, part)
+            yield _ENDED
+            return
+        async with self._pass.serve(message) as reply:
+            if reply.status < HTTPStatus.BAD_REQUEST:
+                await self._sessions.forget(session.id)
+            yield reply
+
+    async def _end_later(self, message: HttpMessage, session: PassedSession, part: OwnersPart) -> None:
+        await part.adopted.wait_unused()
+        await self._end(message, session.id)
+
+    async def _end(self, message: HttpMessage, session_id: str) -> None:
+        """If the upstream cannot be told, the next start tries again."""
+        try:
+            async with self._pass.serve(message):
+                pass
+        except ProxyError as exc:
+            log.warning("session_not_ended", reason=exc.message)
+            return
+        await self._sessions.forget(session_id)
+
+    async def end_deferred(self) -> None:
+        """At the start: tell the upstream of sessions whose end was put off when we were stopped. Without
+        the token of their owner, which is not stored; a server that wants one ends them in its own time."""
+        for session_id in await self._sessions.deferred():
+            headers = ((names.H_SESSION_ID, session_id),)
+            await self._end(HttpMessage(HTTPMethod.DELETE, headers, ANONYMOUS), session_id)
+
+
+class _Tracked:
+    """A call that passes through, known while it is in flight. No generator: this is the hot path."""
+
+    __slots__ = ("_call", "_reply", "_session")
+
+    def __init__(
+        self, reply: AbstractAsyncContextManager[Reply], session: PassedSession, call: PlainCall
+    ) -> None:
+        self._reply = reply
+        self._session = session
+        self._call = call
+
+    async def __aenter__(self) -> Reply:
+        self._session.plain[self._call] = None
+        try:
+            return await self._reply.__aenter__()
+        except BaseException:
+            del self._session.plain[self._call]
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        del self._session.plain[self._call]
+        return await self._reply.__aexit__(kind, exc, trace)
+
+
+@asynccontextmanager
+async def _just(reply: Reply) -> AsyncIterator[Reply]:
+    yield reply
+
+
+def _gone(said: Message | None) -> Reply:
+    """The session was ended by its client (HTTP-070)."""
+    rid = said.id if isinstance(said, Request) else None
+    body = jsonrpc.error_response(rid, jsonrpc.error_object(ErrorCode.INVALID_REQUEST, "Session not found"))
+    return Reply(HTTPStatus.NOT_FOUND, (("Content-Type", "application/json"),), body)
+
+
+def _plain(message: HttpMessage) -> HttpMessage:
+    """Without compression: we have to read the answer."""
+    return replace(message, headers=without_header(message.headers, "Accept-Encoding"))
+
+
+def _at_version(message: HttpMessage, version: str) -> HttpMessage:
+    """What the upstream negotiated, where we hold another version with the client."""
+    headers = without_header(message.headers, names.H_PROTOCOL_VERSION)
+    return replace(message, headers=[*headers, (names.H_PROTOCOL_VERSION, version)])

@@ -1,0 +1,236 @@
+"""What the proxy knows of a legacy session that is the upstream's own, for the sake of 2025 tasks.
+
+Above: `http_tasks`. Below: `task_session` (one for each owner that uses the session), `adopted`, and the
+memory of the store, for what a restart must not lose. A session of which nothing is remembered is an ordinary
+one: at 2025-11-25 on both sides, before an upstream without tasks. Contract section 5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from proxy.eras.attribution import AskingTools, attribute
+from proxy.eras.tasks_2025 import NO_TASKS, VERSION, Granted, UpstreamTasks
+from proxy.eras.to_modern import ServerInfo
+from proxy.errors import StoreError
+from proxy.logs import get_logger
+from proxy.owners import Owner
+from proxy.protocol.envelope import dumps, loads
+from proxy.routing.adopted import Adopted, CallInFlight
+from proxy.routing.task_session import TaskSession
+from proxy.stores.base import SessionMemory
+
+MAX_SESSIONS: Final = 10_000  # in memory; a session costs little, and clients seldom end them
+MAX_ASKED: Final = 1_000  # the newest; of older ones no withdrawal is understood
+KEEP_S: Final = 30 * 86_400.0  # in the store; no server keeps a session longer
+_MCP: Final = "mcp-"
+_OF_ONE_MESSAGE: Final = frozenset(
+    {
+        *("accept", "accept-encoding", "content-type", "content-length", "content-encoding", "expect"),
+        *("host", "origin", "referer", "last-event-id", "range", "date"),
+        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+        *("sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "sec-fetch-user"),
+    }
+)
+_KEY: Final = "session-2025 "
+_END: Final = "session-end "
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """`upstream_version` is older than VERSION where we hold that towards the client."""
+
+    upstream_version: str = VERSION
+    upstream: UpstreamTasks = NO_TASKS
+
+    @property
+    def is_held(self) -> bool:
+        return self.upstream_version != VERSION
+
+
+_ORDINARY: Final = SessionFacts()
+
+
+@dataclass(eq=False, slots=True)
+class PlainCall:
+    """A call that passes through, as the rule for questions sees it."""
+
+    method: str
+    name: str | None
+    begun: float
+    waiting: bool = False
+    id: int = -1
+
+
+@dataclass(eq=False, slots=True)
+class OwnersPart:
+    """What one owner does in the session. `is_known`: the upstream has accepted a message of it here.
+
+    `headers` are those of the owner's last message: its credentials, whatever their name. `asked` are the ids
+    of questions on the GET stream that were taken for a task.
+    """
+
+    tasks: TaskSession
+    adopted: Adopted
+    is_known: bool = False
+    headers: Sequence[tuple[str, str]] = ()
+    asked: OrderedDict[int | str, None] = field(default_factory=OrderedDict)
+
+    def note_asked(self, id: int | str) -> None:
+        """A question was taken for a task."""
+        self.asked[id] = None
+        if len(self.asked) > MAX_ASKED:
+            self.asked.popitem(last=False)
+
+
+@dataclass(eq=False, slots=True)
+class PassedSession:
+    """`id` is empty where the server has no sessions. `ended`: its client has sent DELETE."""
+
+    id: str
+    facts: SessionFacts
+    info: ServerInfo
+    parts: dict[Owner, OwnersPart] = field(default_factory=dict)
+    plain: dict[PlainCall, None] = field(default_factory=dict)
+    ended: bool = False
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call of a task of ours runs here."""
+        return any(part.adopted.in_use for part in self.parts.values())
+
+    @property
+    def is_idle(self) -> bool:
+        return (
+            not self.has_calls
+            and not self.plain
+            and all(p.tasks.channel is None for p in self.parts.values())
+        )
+
+
+class PassedSessions:
+    """All that are known, by id. `make_part` begins an owner's part of a session."""
+
+    def __init__(
+        self, memory: SessionMemory, make_part: Callable[[PassedSession, Owner], OwnersPart]
+    ) -> None:
+        self._memory = memory
+        self._make_part = make_part
+        self._sessions: OrderedDict[str, PassedSession] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<PassedSessions {len(self._sessions)}>"
+
+    def known(self, session_id: str) -> PassedSession | None:
+        """What is in memory."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._sessions.move_to_end(session_id)
+        return session
+
+    async def find(self, session_id: str) -> PassedSession:
+        """What is known of it, maybe from before a restart. While the store is broken: it is ordinary."""
+        session = self.known(session_id)
+        if session is not None:
+            return session
+        try:
+            facts = _facts_in(await self._memory.recall(_key(session_id)))
+        except StoreError as exc:
+            log.error("session_not_recalled", reason=exc.message)
+            facts = _ORDINARY
+        info = ServerInfo(facts.upstream_version, b"{}", None, None)  # what it said else is lost
+        return self.known(session_id) or self._add(PassedSession(session_id, facts, info))
+
+    async def begin(self, session_id: str, granted: Granted) -> PassedSession:
+        """A session that was just opened. What is not ordinary is remembered before its client is told."""
+        facts = SessionFacts(granted.upstream_version, granted.upstream)
+        info = replace(ServerInfo.parse(granted.result), version=granted.upstream_version)
+        if facts != _ORDINARY:
+            try:
+                await self._memory.remember(_key(session_id), _written(facts), keep_s=KEEP_S)
+            except StoreError as exc:  # it works until we are restarted
+                log.error("session_not_remembered", reason=exc.message)
+        return self._add(PassedSession(session_id, facts, info))
+
+    async def forget(self, session_id: str) -> None:
+        """It is over. Nothing is lost if the store is broken: what it remembers expires."""
+        session = self._sessions.pop(session_id, None)
+        for part in session.parts.values() if session is not None else ():
+            part.tasks.end()
+        if session is not None and session.facts == _ORDINARY and not session.ended:
+            return
+        try:
+            await self._memory.forget(_key(session_id))
+            await self._memory.forget(_key(session_id, _END))
+        except StoreError as exc:
+            log.error("session_not_forgotten", reason=exc.message)
+
+    async def defer_end(self, session: PassedSession) -> None:
+        """Its client has ended it; the upstream is to be told later, maybe by the next process of ours."""
+        session.ended = True
+        try:
+            await self._memory.remember(_key(session.id, _END), dumps(session.id), keep_s=KEEP_S)
+        except StoreError as exc:  # then a restart leaves it to the upstream to end it
+            log.error("session_end_not_remembered", reason=exc.message)
+
+    async def deferred(self) -> list[str]:
+        """The ids of sessions whose end an earlier process put off. Raises StoreError."""
+        return [loads(value) for _, value in await self._memory.remembered(_END)]
+
+    def part(self, session: PassedSession, owner: Owner) -> OwnersPart:
+        part = session.parts.get(owner)
+        if part is None:
+            part = session.parts[owner] = self._make_part(session, owner)
+        return part
+
+    def _add(self, session: PassedSession) -> PassedSession:
+        self._sessions[session.id] = session
+        while len(self._sessions) > MAX_SESSIONS:
+            idle = next((s for s in self._sessions.values() if s.is_idle and s is not session), None)
+            if idle is None:
+                break
+            del self._sessions[idle.id]
+        return session
+
+
+def asks_a_task(session: PassedSession, owner: Owner, asking: AskingTools) -> bool:
+    """Whether a question on the GET stream of `owner` belongs to a task of ours, by the contract's rule
+    (section 2), rather than to a call that passes through."""
+    part = session.parts.get(owner)
+    if part is None or not part.adopted.in_use:
+        return False
+    calls: list[CallInFlight] = sorted([*session.plain, *part.adopted.calls], key=lambda call: call.begun)
+    asker = attribute(calls, asking)
+    return asker is not None and not isinstance(asker, PlainCall)
+
+
+def credentials_in(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """What a client's own messages carry and a call in its name needs, too: `Authorization`, cookies, keys of
+    whatever name. What describes one message, or one hop, is left out."""
+    found: dict[str, list[str]] = {}
+    for key, value in headers:
+        name = key.lower()
+        if name not in _OF_ONE_MESSAGE and not name.startswith(_MCP):
+            found.setdefault(name, []).append(value)
+    return {name: ("; " if name == "cookie" else ", ").join(values) for name, values in found.items()}
+
+
+def _key(session_id: str, kind: str = _KEY) -> str:
+    return kind + hashlib.sha256(session_id.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _written(facts: SessionFacts) -> bytes:
+    return dumps([facts.upstream_version, facts.upstream.tools, facts.upstream.list])
+
+
+def _facts_in(value: bytes | None) -> SessionFacts:
+    if value is None:
+        return _ORDINARY
+    version, tools, lists = loads(value)
+    return SessionFacts(version, UpstreamTasks(tools, lists))
