@@ -114,17 +114,17 @@ class TaskClient:
         found: list[dict[str, Any]] = await self._do("tools")
         return found
 
-    async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+    async def call(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         """A plain call; its result."""
         found: dict[str, Any] = await self._do("call", name=name, arguments=arguments)
         return found
 
-    async def run(self, name: str, **arguments: Any) -> dict[str, Any]:
+    async def run(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         """A call as a task, to its end; its result."""
         found: dict[str, Any] = await self._do("run", name=name, arguments=arguments, ttl=TTL_MS)
         return found
 
-    async def start(self, name: str, **arguments: Any) -> str:
+    async def start(self, name: str, /, **arguments: Any) -> str:
         """A call as a task, which is then left alone; the id of the task."""
         made = await self._do("start", name=name, arguments=arguments, ttl=TTL_MS)
         task: str = made["task"]["taskId"]

@@ -121,6 +121,20 @@ class Program:
     async def _connect(self, n: int, *, task_status: Any) -> None:
         """Hold a session until it is to be left; the SDK wants it opened and closed by one task."""
         self._leave, self._left = anyio.Event(), anyio.Event()
+        try:
+            async with self._connected() as said:
+                say(n=n, done={"version": said.protocolVersion, "capabilities": plain(said.capabilities)})
+                task_status.started()
+                await self._leave.wait()
+        except Exception as exc:  # the SDK's way to say that the connection broke
+            say(event="complained", message=repr(exc))
+            if not self._leave.is_set():
+                raise
+        finally:
+            self._left.set()
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[t.InitializeResult]:
         asking = self._asking
         async with (
             streams(self._target) as (read, write),
@@ -133,11 +147,7 @@ class Program:
                 message_handler=noticed,
             ) as self._session,
         ):
-            said = await self._session.initialize()
-            say(n=n, done={"version": said.protocolVersion, "capabilities": plain(said.capabilities)})
-            task_status.started()
-            await self._leave.wait()
-        self._left.set()
+            yield await self._session.initialize()
 
     async def _do(self, told: dict[str, Any]) -> None:
         n, what = told.pop("n"), told.pop("do")
