@@ -1,0 +1,80 @@
+"""Runs the bench: python -m tests.faults [--kills N] [--seed N] [--only ROUND] …
+
+Goes on where a run with the same seed and home was stopped. Prints a line for each round and each violation,
+and keeps the scene of a violation under the home. Ends with exit code 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import anyio
+
+from tests.faults.plan import ROUNDS_PER_ERA, Transport, era_of, plan_era, plan_round
+from tests.faults.report import Record, line_of
+from tests.faults.rounds import era
+from tests.faults.scene import NotServing
+from tests.faults.violation import Violation, What
+
+
+async def run(seed: int, home: Path, kills: int, transports: tuple[Transport, ...], only: int | None) -> int:
+    """Play rounds until so many kills are done, or the one round that is asked for."""
+    record = Record(home / "rounds.jsonl") if only is None else Record(home / f"only-{only}.jsonl")
+    number = record.next_round if only is None else only
+    while record.totals.kills < kills or only == number:
+        scene = home / f"era-{era_of(number)}-from-{number}"
+        shutil.rmtree(scene, ignore_errors=True)
+        plan = plan_era(seed, era_of(number), transports)
+        found: list[Violation] = []
+        _say(f"era {era_of(number)}: {plan}")
+        last = number if only is not None else (era_of(number) + 1) * ROUNDS_PER_ERA - 1
+        try:
+            async with era(scene, plan) as playing:
+                while number <= last and (record.totals.kills < kills or only == number):
+                    seen = await playing.play(plan_round(seed, number, plan))
+                    record.add(seen)
+                    found += seen.violations
+                    _say(line_of(seed, seen), *(f"    {violation}" for violation in seen.violations))
+                    number += 1
+                at_end = await playing.end()
+        except NotServing as exc:
+            at_end = [Violation(What.EXITED, "proxy", f"round {number}: {exc}")]
+            number += 1
+        record.add_violations(at_end)
+        found += at_end
+        _say(*(f"    at the end: {violation}" for violation in at_end))
+        if not found:
+            shutil.rmtree(scene, ignore_errors=True)
+        if only is not None:
+            break
+    _say(*record.totals.lines())
+    return 1 if record.totals.violations else 0
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults")
+    parser.add_argument("--kills", type=int, default=30, help="how often to kill the proxy in all")
+    parser.add_argument("--seed", type=int, default=None, help="of the plan; a new one if none is given")
+    parser.add_argument("--home", type=Path, default=None, help="where scenes and the record are kept")
+    parser.add_argument("--transport", choices=[*Transport], action="append", help="only this one")
+    parser.add_argument("--only", type=int, default=None, help="play this round alone")
+    given = parser.parse_args()
+    seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1_000_000)
+    home = given.home or Path(".work", "faults", str(seed))
+    home.mkdir(parents=True, exist_ok=True)
+    transports = tuple(Transport(name) for name in given.transport or Transport)
+    _say(f"seed {seed}, home {home}")
+    return anyio.run(run, seed, home.absolute(), given.kills, transports, given.only)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
