@@ -309,6 +309,8 @@ class Parts:
             lambda client: self.upstream.passthrough(LOCAL_USER, client, tasks),
             writer,
             settings,
+            self.clock,
+            self.upstream.metrics,
         )
 
 

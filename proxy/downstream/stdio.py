@@ -17,19 +17,28 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from proxy.clock import Pulse
+from proxy.clock import Clock, Pulse
 from proxy.downstream.base import message_of, message_of_fault
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.validation import Rejection, read_modern, said_version
-from proxy.errors import ClientProtocolError, ErrorCode, InternalError, ProxyError
+from proxy.errors import (
+    ClientProtocolError,
+    ErrorCode,
+    InternalError,
+    LimitReached,
+    ProxyError,
+    ShuttingDown,
+)
 from proxy.logs import get_logger
+from proxy.metrics import UNSERVED, Metrics, Outcome, outcome_of
 from proxy.owners import Owner
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, check, dumps, elements
 from proxy.protocol.jsonrpc import MessageError, Notification, Request, RequestId
 from proxy.protocol.lines import HEAD_BYTES, Line, LineSplitter, Oversized, Tail
 from proxy.routing.base import ClientRequest
+from proxy.routing.counted import Outstanding
 from proxy.routing.offers import Channel
 from proxy.routing.own_server import Client
 from proxy.routing.passthrough import Passthrough
@@ -75,15 +84,21 @@ class _InFlight:
 
 
 class _Lines:
-    """A legacy client: one pipe for everything, so it does not matter what a message belongs to."""
+    """A legacy client: one pipe for everything, so it does not matter what a message belongs to.
 
-    def __init__(self, writer: LineWriter) -> None:
+    An answer of the server's counts as a result: what is in it is not read here.
+    """
+
+    def __init__(self, writer: LineWriter, outstanding: Outstanding) -> None:
         self._writer = writer
+        self._outstanding = outstanding
 
     def answer(self, rid: RequestId | None, message: bytes) -> None:
+        self._outstanding.end(rid, Outcome.RESULT)
         self._writer.send(message)
 
     def fail(self, rid: RequestId, fault: ProxyError) -> None:
+        self._outstanding.end(rid, outcome_of(fault))
         self._writer.send(message_of_fault(rid, fault))
 
     def ask(self, request: Request, message: bytes, call: RequestId | None) -> None:
@@ -112,7 +127,11 @@ class StdioEndpoint:
         make_passthrough: Callable[[Client], Passthrough],
         writer: LineWriter,
         settings: StdioSettings,
+        clock: Clock,
+        metrics: Metrics = UNSERVED,
     ) -> None:
+        self._metrics = metrics
+        self._legacy_requests = Outstanding("legacy", metrics, clock)
         self._router = router
         self._make_passthrough = make_passthrough
         self._writer = writer
@@ -203,7 +222,7 @@ class StdioEndpoint:
                     limit = self._settings.max_message_bytes
                     fault = f"Invalid request: the message is over {limit} bytes (limits.message)"
                     rid = _id_between(self._oversized_head, tail)
-                    self._reject(rid, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
+                    self._refuse(rid, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
                 case Line(text) if text.strip():
                     for raw in self._messages_in(text):
                         self._take_message(raw)
@@ -222,11 +241,11 @@ class StdioEndpoint:
         try:
             message = jsonrpc.parse(raw, self._settings.max_depth)
         except MessageError as exc:
-            self._reject(exc.id, ClientProtocolError(exc.code, exc.message))
+            self._refuse(exc.id, ClientProtocolError(exc.code, exc.message))
             return
         match message:
             case Request(rid) if self._draining and message.method not in names.TASK_METHODS:
-                self._reject(rid, ProxyError("the proxy is shutting down; nothing was sent to the server"))
+                self._refuse(rid, ShuttingDown(retry_after_s=1))
             case Request() if said_version(message) is not None:
                 self._start_modern(message)
             case Request():
@@ -236,30 +255,30 @@ class StdioEndpoint:
             case Notification() if said_version(message) is not None:
                 pass  # of a modern client, which has none but cancellations
             case _:
+                if isinstance(message, Notification) and message.method == names.CANCELLED:
+                    self._legacy_requests.end(_named_in(message.params), Outcome.HUNG_UP)
                 if self._legacy is not None:
                     self._legacy.from_client(message, raw)
 
     def _named(self, params: bytes | None) -> _InFlight | None:
         """The modern request in flight that a cancellation names. `initialize` never is one."""
-        try:
-            raw = RawObject.parse(params or b"{}").get("requestId")
-        except (JsonError, DuplicateMember):
-            return None
-        rid = RequestId.parse(raw) if raw is not None else None
+        rid = _named_in(params)
         return self._in_flight.get(rid.value) if rid is not None else None
 
     def _take_legacy_request(self, request: Request, raw: bytes) -> None:
         if self._legacy is None:
             if request.method != names.INITIALIZE:
                 fault = "Invalid params: neither per-request _meta (2026-07-28) nor an initialize before"
-                self._reject(request.id, ClientProtocolError(ErrorCode.INVALID_PARAMS, fault))
+                self._refuse(request.id, ClientProtocolError(ErrorCode.INVALID_PARAMS, fault))
                 return
             assert self._tasks is not None  # `serve` is running
-            self._legacy = self._make_passthrough(_Lines(self._writer))
+            self._legacy = self._make_passthrough(_Lines(self._writer, self._legacy_requests))
             self._tasks.start_soon(self._legacy.run)
+        self._legacy_requests.begin(request)
         self._legacy.from_client(request, raw)
 
-    def _reject(self, rid: RequestId | None, fault: ProxyError) -> None:
+    def _refuse(self, rid: RequestId | None, fault: ProxyError) -> None:
+        self._metrics.refused(fault)
         self._writer.send(message_of_fault(rid, fault))
 
     # -- modern requests ----------------------------------------------------------------------------
@@ -269,10 +288,10 @@ class StdioEndpoint:
             request = read_modern(message, None, LOCAL_USER, self._settings.supported())
             self._admit(request)
         except Rejection as exc:
-            self._reject(exc.rid, exc.fault)
+            self._refuse(exc.rid, exc.fault)
             return
         except ProxyError as exc:
-            self._reject(message.id, exc)
+            self._refuse(message.id, exc)
             return
         one = self._in_flight[request.id.value] = _InFlight(request)
         assert self._tasks is not None  # `serve` is running
@@ -284,7 +303,9 @@ class StdioEndpoint:
                 ErrorCode.INVALID_REQUEST, "Invalid request: the id is that of a request in flight"
             )
         if len(self._in_flight) >= self._settings.max_in_flight:
-            raise ProxyError(f"{self._settings.max_in_flight} requests are in progress (limits.calls)")
+            raise LimitReached(
+                f"{self._settings.max_in_flight} requests are in progress (limits.calls)", retry_after_s=1
+            )
 
     async def _serve_modern(self, one: _InFlight) -> None:
         """Have the request handled; nothing more is sent for it once it is cancelled (STDIO-006)."""
@@ -318,12 +339,21 @@ class StdioEndpoint:
             await self._writer.room()  # meanwhile the exchange leaves out what may be left out
         if exchange.answer is None:
             assert exchange.fault is not None  # an exchange that is done has one or the other
-            self._reject(request.id, exchange.fault)
+            self._writer.send(message_of_fault(request.id, exchange.fault))
             return
         if request.method == names.SUBSCRIPTIONS_LISTEN:  # ended by us: told in both ways (SUB-006, SUB-007)
             params = b'{"requestId":' + request.id.raw + b',"reason":' + dumps("shutting down") + b"}"
             self._writer.send(jsonrpc.notification(names.CANCELLED, params))
         self._writer.send(message_of(request.id, exchange.answer)[0])
+
+
+def _named_in(params: bytes | None) -> RequestId | None:
+    """The id in a cancellation; None if it is malformed."""
+    try:
+        raw = RawObject.parse(params or b"{}").get("requestId")
+    except (JsonError, DuplicateMember):
+        return None
+    return RequestId.parse(raw) if raw is not None else None
 
 
 def _id_between(head: bytes, tail: bytes) -> RequestId | None:

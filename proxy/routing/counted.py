@@ -14,6 +14,7 @@ from proxy.clock import Clock
 from proxy.errors import ProxyError
 from proxy.metrics import EraLabel, Methods, Metrics, Outcome, outcome_of
 from proxy.protocol import names
+from proxy.protocol.jsonrpc import Request, RequestId
 
 _GROUPS: Final[Mapping[str, Methods]] = {
     names.TOOLS_CALL: Methods.TOOLS_CALL,
@@ -63,6 +64,28 @@ def counted(method: str, era: EraLabel, metrics: Metrics, clock: Clock) -> Itera
         raise
     finally:
         metrics.answered(group_of(method), era, ending.outcome, clock.monotonic() - began)
+
+
+class Outstanding:
+    """The requests of one client where question and answer come and go apart; each is counted as it ends."""
+
+    def __init__(self, era: EraLabel, metrics: Metrics, clock: Clock) -> None:
+        self._era = era
+        self._metrics = metrics
+        self._clock = clock
+        self._began: dict[int | str, tuple[str, float]] = {}
+
+    def begin(self, request: Request) -> None:
+        self._began[request.id.value] = request.method, self._clock.monotonic()
+
+    def end(self, rid: RequestId | None, outcome: Outcome) -> None:
+        """One that is not outstanding, or was not to be identified, is left out."""
+        method, began = self._began.pop(rid.value, (None, 0.0)) if rid is not None else (None, 0.0)
+        if method is not None:
+            self._metrics.answered(group_of(method), self._era, outcome, self._clock.monotonic() - began)
+
+    def __len__(self) -> int:
+        return len(self._began)
 
 
 def group_of(method: str) -> Methods:

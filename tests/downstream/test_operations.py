@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`."""
+"""`/healthz`, `/readyz` and `/metrics`, and what the HTTP endpoint has counted there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from aiohttp import web
 
 from proxy.downstream import operations
 from proxy.downstream.operations import Operations
+from proxy.downstream.server import served
+from proxy.protocol import names
 from tests.downstream.http_rig import http_rig
+from tests.scrape import Scraped
 
 pytestmark = pytest.mark.anyio
 
@@ -67,3 +70,52 @@ async def test_readiness_does_not_hang_with_what_it_looks_at(monkeypatch: pytest
                 assert (await stream.receive()).startswith(b"HTTP/1.1 503 ")
     finally:
         await runner.cleanup()
+
+
+async def test_metrics_are_served_where_they_are_added_and_not_beside_the_endpoint() -> None:
+    """Contract section 11: "/metrics here only"."""
+    async with http_rig() as rig:
+        async with rig.session.get(rig.url.replace("/mcp", "/metrics")) as response:
+            assert response.status == 404
+        admin = web.Application()
+        rig.operations.add_to(admin)
+        rig.operations.add_metrics_to(admin)
+        async with served(admin, "127.0.0.1", 0, max_header_bytes=1024, setting="admin.listen") as port:
+            at = f"http://127.0.0.1:{port}"
+            rig.metrics.task_created()
+            async with rig.session.get(f"{at}/metrics") as response:
+                assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+                assert Scraped(await response.read()).value("tasks_created_total") == 1
+            for path in ("/healthz", "/readyz"):
+                async with rig.session.get(at + path) as response:
+                    assert response.status == 200
+            async with rig.session.post(f"{at}/metrics") as response:
+                assert response.status == 405
+
+
+async def test_requests_that_are_refused_before_they_are_read_count_by_their_reason() -> None:
+    async with http_rig(calls=1) as rig:
+
+        def refused(reason: str) -> float:
+            return Scraped.of(rig.metrics).value("refusals_total", reason=reason)
+
+        async with rig.post(headers={"Origin": "https://evil.example"}) as response:
+            assert (response.status, refused("host_or_origin")) == (403, 1)
+        async with rig.session.get(rig.url, headers={"Host": "evil.example"}) as response:
+            assert (response.status, refused("host_or_origin")) == (403, 2)
+        async with rig.session.post(rig.url, data=b"{") as response:
+            assert (response.status, refused("invalid")) == (400, 1)
+        async with rig.post(headers={names.H_METHOD: "tools/call"}) as response:
+            assert (response.status, refused("invalid")) == (400, 2)
+        rig.send()
+        first = await rig.router.next()
+        async with rig.post() as response:
+            assert (response.status, refused("limit")) == (429, 1)
+        rig.endpoint.drain(retry_after_s=7)
+        async with rig.post() as response:
+            assert (response.status, response.headers["Retry-After"], refused("shutting_down")) == (
+                503,
+                "7",
+                1,
+            )
+        first.end()

@@ -22,12 +22,14 @@ from proxy.downstream.pipes import LineWriter
 from proxy.downstream.stdio import LOCAL_USER, StdioEndpoint, StdioSettings
 from proxy.eras.attribution import AskingTools
 from proxy.errors import UpstreamClosed
+from proxy.metrics import Metrics
 from proxy.protocol import names
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
 from proxy.routing.own_server import Client as LegacyClient
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
 from tests.manual_clock import ManualClock
+from tests.scrape import Scraped
 from tests.upstream.fake_transport import FakeTransport, initialize_result, settle, until
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +114,7 @@ class Client:
     paper: Paper
     servers: list[FakeTransport]
     stdin: MemoryObjectSendStream[bytes]
+    metrics: Metrics
     served: anyio.Event = field(default_factory=anyio.Event)
 
     @property
@@ -176,7 +179,7 @@ def cancel(id: Any) -> dict[str, Any]:
 async def client(*, max_in_flight: int = 100, starts: anyio.Event | None = None) -> AsyncIterator[Client]:
     """One that is served until the end of the context at the latest. `starts`: a legacy server takes until
     then."""
-    router, paper, servers = ScriptedRouter(), Paper(), list[FakeTransport]()
+    router, paper, servers, metrics = ScriptedRouter(), Paper(), list[FakeTransport](), Metrics()
 
     def make_transport() -> FakeTransport:
         servers.append(FakeTransport(starts=starts))
@@ -194,9 +197,9 @@ async def client(*, max_in_flight: int = 100, starts: anyio.Event | None = None)
         )
 
     limits = StdioSettings(MAX_BYTES, 64, lambda: names.MODERN_VERSIONS, max_in_flight)
-    endpoint = StdioEndpoint(cast(Router, router), make_passthrough, paper, limits)
+    endpoint = StdioEndpoint(cast(Router, router), make_passthrough, paper, limits, ManualClock(), metrics)
     stdin, chunks = anyio.create_memory_object_stream[bytes](100)
-    it = Client(endpoint, router, paper, servers, stdin)
+    it = Client(endpoint, router, paper, servers, stdin, metrics)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
 
@@ -659,3 +662,39 @@ async def test_the_end_answers_what_legacy_requests_are_left() -> None:
             await it.endpoint.end()
         assert server.ended
     assert it.answers_to(3)[0]["error"]["code"] == -32603
+
+
+# ------------------------------------------------------------------------------------ what is counted
+
+
+async def test_legacy_requests_count_when_they_end_however_that_is() -> None:
+    async with client() as it:
+        server = await it.shake_hands()
+        before = Scraped.of(it.metrics)
+        for number in (1, 2, 3):
+            await it.send(legacy(number, names.TOOLS_CALL, {"name": "x"}))
+        calls = [await server.asked(names.TOOLS_CALL, nth) for nth in (1, 2, 3)]
+        assert Scraped.of(it.metrics).changed_since(before) == set()
+        server.answer(calls[0], {})
+        await it.send(cancel(2), cancel(2), cancel("nothing"))
+        server.die(UpstreamClosed("died"))
+        await settle()
+        scraped = Scraped.of(it.metrics)
+
+        def count(outcome: str) -> float:
+            return scraped.value("requests_total", era="legacy", method="tools_call", outcome=outcome)
+
+        assert [count(outcome) for outcome in ("result", "hung_up", "upstream_failed")] == [1, 1, 1]
+        assert scraped.value("request_duration_seconds_count", method="tools_call") == 3
+
+
+async def test_what_is_refused_before_it_is_a_request_counts_by_its_reason() -> None:
+    async with client(max_in_flight=1) as it:
+        await it.write(b"{}\n")
+        await it.ask(1)
+        await it.send(modern(2))
+        it.endpoint.drain()
+        await it.send(modern(3))
+        scraped = Scraped.of(it.metrics)
+        reasons = ("invalid", "limit", "shutting_down")
+        assert [scraped.value("refusals_total", reason=reason) for reason in reasons] == [1, 1, 1]

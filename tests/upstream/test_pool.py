@@ -26,6 +26,7 @@ from proxy.errors import (
     UpstreamRefused,
     UpstreamUnavailable,
 )
+from proxy.metrics import Metrics
 from proxy.owners import ANONYMOUS, Owner
 from proxy.upstream.back_off import STABLE_S
 from proxy.upstream.base import Receiver
@@ -34,6 +35,7 @@ from proxy.upstream.inbox import ChangeListener
 from proxy.upstream.pool import SWEEP_S, Pool, PoolSettings
 from proxy.upstream.session import LegacySession
 from tests.manual_clock import ManualClock
+from tests.scrape import Scraped
 from tests.upstream.fake_transport import (
     FakeTransport,
     Listener,
@@ -124,9 +126,10 @@ class Bench:
     prepare: Prepare
     clock: ManualClock = field(default_factory=ManualClock)
     servers: list[Server] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
-        self.pool = Pool(self._make, self.settings, self.clock)
+        self.pool = Pool(self._make, self.settings, self.clock, self.metrics)
 
     def _make(self, owner: Owner, declared: ClientCapabilities, on_change: ChangeListener) -> LegacySession:
         server = Server(owner=owner)
@@ -822,6 +825,40 @@ async def test_closing_ends_a_start_and_the_pause_before_one() -> None:
         assert isinstance(await starting.failed(), UpstreamError)
         assert b.clock.monotonic() == 0
         assert len([s for s in b.servers if s.sent]) == 3
+
+
+async def test_sessions_are_counted_by_how_they_end() -> None:
+    """Field report F39: those that grow are seen."""
+    gone = SessionLost("upstream 'fake' no longer knows the session")
+    async with bench(failing_with(UpstreamUnavailable("down"), None), idle_timeout_s=60.0) as b:
+
+        def ended() -> list[float]:
+            scraped = Scraped.of(b.metrics)
+            how = ("not_started", "lost", "closed")
+            return [scraped.value("upstream_sessions_ended_total", how=one) for one in how]
+
+        await b.lease().failed()
+        assert ended() == [1, 0, 0]
+        for fault in (DIED, gone):
+            holder = b.lease()
+            await b.clock.advance(5)  # past the pause before a further start
+            await holder.got()
+            b.servers[-1].die(fault)
+            b.servers[-1].end()
+            await holder.go()
+            await settle()
+        assert ended() == [1, 2, 0]
+        holder = b.lease()
+        await b.clock.advance(5)
+        await holder.got()
+        await holder.go()
+        assert (b.pool.sessions, b.pool.waiting) == (1, 0)
+        await b.clock.advance(60 + SWEEP_S)
+        b.servers[-1].end()
+        await settle()
+        assert ended() == [1, 2, 1]
+        assert Scraped.of(b.metrics).value("upstream_sessions_started_total") == 3
+        assert b.pool.sessions == 0
 
 
 async def test_a_pool_that_is_cancelled_leaves_nothing() -> None:

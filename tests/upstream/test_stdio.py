@@ -17,10 +17,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
+from proxy.metrics import Metrics
 from proxy.protocol.envelope import JsonError, check
 from proxy.upstream import pipes
 from proxy.upstream import process as process_module
 from proxy.upstream.stdio import StdioTransport
+from tests.scrape import Scraped
 from tests.upstream.servers import MARKER, descriptors, script, survivors
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +116,35 @@ def serve() -> Iterator[Serve]:
 def short_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for bound in ("GRACE_S", "TERM_S"):
         monkeypatch.setattr(process_module, bound, 0.15)
+
+
+# -- what is counted -----------------------------------------------------------------------------------
+
+
+async def test_a_process_counts_from_its_start_until_nothing_of_it_is_left(
+    serve: Serve, short_bounds: None
+) -> None:
+    """However it ends. One that could not be started was none."""
+    metrics = Metrics()
+
+    def counted() -> list[float]:
+        scraped = Scraped.of(metrics)
+        names = ("processes", "processes_started_total", "processes_ended_total")
+        return [scraped.value(f"upstream_{name}") for name in names]
+
+    async with serve(script("stubborn"), metrics=metrics):
+        assert counted() == [1, 1, 0]
+    assert counted() == [0, 1, 1]
+    async with serve(script("echo"), metrics=metrics) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        await server.inbox.loss()
+    assert counted() == [0, 2, 2]
+    missing = StdioTransport(
+        ["/no/such/program"], env=None, cwd=None, name="search", max_bytes=1, metrics=metrics
+    )
+    with pytest.raises(UpstreamUnavailable):
+        await missing.run(Inbox(), task_status=anyio.TASK_STATUS_IGNORED)
+    assert counted() == [0, 2, 2]
 
 
 # -- messages ------------------------------------------------------------------------------------------
