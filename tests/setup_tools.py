@@ -17,6 +17,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -106,9 +107,8 @@ def _is_ready(home: Path, stamp: str) -> bool:
     return marker.exists() and marker.read_text() == stamp
 
 
-def _fetch(what: str, command: Sequence[str | Path], *, cwd: Path) -> None:
-    """Run a package client; its output goes to a log that the error names."""
-    log = WORK / "fetch.log"
+def _fetch(what: str, command: Sequence[str | Path], *, cwd: Path, log: Path) -> None:
+    """Run a package client; its output goes to the log, which the error names."""
     with log.open("ab") as output:
         try:
             code = subprocess.run(
@@ -129,7 +129,8 @@ def make_venv(name: str) -> None:
     shutil.rmtree(home, ignore_errors=True)
     venv.create(home, with_pip=True)
     pip = (home / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--retries", FETCH_RETRIES)
-    _fetch(f"the Python packages of {lock.name}", (*pip, "install", "-r", lock), cwd=TESTS)
+    log = WORK / f"fetch-{name}.log"
+    _fetch(f"the Python packages of {lock.name}", (*pip, "install", "-r", lock), cwd=TESTS, log=log)
     (home / READY).write_text(stamp)
 
 
@@ -144,7 +145,8 @@ def make_npm() -> None:
     for name in NPM_LOCKED:
         shutil.copy(TESTS / "npm" / name, NPM / name)
     options = ("--ignore-scripts", "--cache", WORK / "npm-cache", "--fetch-retries", FETCH_RETRIES)
-    _fetch("the npm packages of package-lock.json", (*_npm(), "ci", *options), cwd=NPM)
+    log = WORK / "fetch-npm.log"
+    _fetch("the npm packages of package-lock.json", (*_npm(), "ci", *options), cwd=NPM, log=log)
     (NPM / READY).write_text(stamp)
 
 
@@ -156,15 +158,22 @@ def _npm() -> tuple[str | Path, ...]:
     return (node(), _fetched_node() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
 
 
+def make_node() -> None:
+    """Node with its npm, unless the machine has them, and then what npm installs."""
+    if _own_node() is None or shutil.which("npm") is None:
+        make_venv("node")
+    make_npm()
+
+
 def main() -> int:
     os.umask(0o022)
     WORK.mkdir(exist_ok=True)
     try:
-        for name in ("sdk1", "sdk2", "fastmcp4"):
-            make_venv(name)
-        if _own_node() is None or shutil.which("npm") is None:
-            make_venv("node")
-        make_npm()
+        with ThreadPoolExecutor() as side_by_side:  # each waits for a network and a disk
+            made = [side_by_side.submit(make_venv, name) for name in ("sdk1", "sdk2", "fastmcp4")]
+            made.append(side_by_side.submit(make_node))
+        for each in made:
+            each.result()
         print(f"tools: ready in {WORK} ({node()})")
     except ToolsMissing as exc:
         print(f"tools: {exc}", file=sys.stderr)

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,24 @@ MARKER: Final = "STARTED_BY_TEST"
 STOP_BOUND_S: Final = 10.0
 
 
+RESERVED_AT_MOST: Final = 200  # descriptors; far more than one test asks for
+
+_reserved: Final[deque[socket.socket]] = deque()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A port of the loopback interface that is kept for the caller, also while its server is restarted.
+
+    A socket stays bound to it and never listens. So the system gives the port to nobody else, not even to a
+    connection that goes out, and a server still gets it, for all of ours set SO_REUSEADDR.
+    """
+    while len(_reserved) >= RESERVED_AT_MOST:
+        _reserved.popleft().close()
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _reserved.append(reserved)
+    port: int = reserved.getsockname()[1]
     return port
 
 
