@@ -194,7 +194,7 @@ TABLE: Final = (
         *(0.005, 0.05, 0.5, 5),
     ),
 )
-"""All of them; docs/deployment.md shows the same, held to it by a test."""
+"""All of them; docs/metrics.md shows the same, held to it by a test."""
 
 
 Read = Callable[[], float]

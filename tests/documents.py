@@ -14,6 +14,7 @@ ROOT: Final = Path(__file__).parent.parent
 README: Final = ROOT / "README.md"
 CLIENTS: Final = ROOT / "docs" / "clients.md"
 DEPLOYMENT: Final = ROOT / "docs" / "deployment.md"
+METRICS: Final = ROOT / "docs" / "metrics.md"
 PAGES: Final = (README, *sorted((ROOT / "docs").glob("*.md")))
 
 COMMAND: Final = "mcp-taskproxy"

@@ -16,11 +16,14 @@ import yaml
 from proxy.cli import EXIT_OPERATOR, run
 from proxy.config import Config, UpstreamConfig
 from proxy.downstream.http import QUIET_S
+from proxy.metrics import PREFIX as METRICS_PREFIX
+from proxy.metrics import TABLE, Metric
 from proxy.sources import PREFIX, all_keys, load
 from tests.documents import (
     CLIENTS,
     COMMAND,
     DEPLOYMENT,
+    METRICS,
     PAGES,
     ROOT,
     Entry,
@@ -273,3 +276,27 @@ def test_the_image_keeps_its_tasks_in_its_volume() -> None:
     assert config.store.directory is not None
     assert config.store.directory.is_relative_to(volume)
     assert f"EXPOSE {config.listen_port}\n" in DOCKERFILE
+
+
+# -- metrics -----------------------------------------------------------------------------------------
+
+
+def documented(metric: Metric) -> str:
+    """Its row in the table of the page."""
+    named = {label: values for label, values in metric.labels.items() if label != "version"}
+    labels = ", ".join(f"`{label}`: {' '.join(values)}" for label, values in named.items())
+    shown = labels or ("`version`" if metric.labels else "")
+    return f"| `{metric.name}` | {metric.kind} | {metric.unit} | {shown} | {metric.meaning} |"
+
+
+def test_the_page_shows_every_metric_as_the_code_declares_it() -> None:
+    text = METRICS.read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert rows == [documented(metric) for metric in TABLE]
+    assert f"`{METRICS_PREFIX}`" in text
+
+
+def test_the_page_names_no_metric_that_does_not_exist() -> None:
+    text = prose(METRICS)
+    used = set(re.findall(r"`([a-z_]+_(?:total|seconds))[{`]", text)) - {"process_cpu_seconds_total"}
+    assert used <= {metric.name for metric in TABLE}
