@@ -109,8 +109,8 @@ def test_progress_belongs_to_its_token_which_has_a_type() -> None:
     text, number = call(it, "a", progressToken="1"), call(it, "b", progressToken=1)
     assert told(it, names.PROGRESS, {"progressToken": "1"}) is text
     assert told(it, names.PROGRESS, {"progressToken": 1}) is number
-    for token in (2, "2", None, 1.0, True, []):
-        assert told(it, names.PROGRESS, {"progressToken": token}) is None
+    odd: list[Any] = [2, "2", None, 1.0, True, []]
+    assert [told(it, names.PROGRESS, {"progressToken": token}) for token in odd] == [None] * len(odd)
     it.pop(text.id)
     assert told(it, names.PROGRESS, {"progressToken": "1"}) is None
 
