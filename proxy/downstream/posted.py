@@ -47,12 +47,14 @@ class Posted:
 
 def read_posted(body: bytes, versions: Sequence[str], max_depth: int) -> Posted:
     """`versions` are the values of the version header. Raises Rejection for what is no message."""
+    is_batch = _IS_ARRAY.match(body) is not None
     try:
-        if _IS_ARRAY.match(body):
-            return Posted(Era.LEGACY, body, _batch(body, versions, max_depth), is_batch=True)
+        if is_batch:
+            return Posted(Era.LEGACY, body, _batch(body, versions, max_depth), is_batch)
         message = parse(body, max_depth)
     except MessageError as exc:
-        raise Rejection(exc.id, ClientProtocolError(exc.code, exc.message)) from exc
+        rid = None if is_batch else exc.id  # one of many would be taken for its own
+        raise Rejection(rid, ClientProtocolError(exc.code, exc.message)) from exc
     return Posted(_era_of(message, versions), body, (message,))
 
 

@@ -69,6 +69,8 @@ def _response_of(reply: Reply) -> web.StreamResponse:
         response: web.StreamResponse = web.Response(status=reply.status, headers=headers, body=reply.body)
     else:
         response = web.StreamResponse(status=reply.status, headers=headers)
+        if isinstance(reply.body, bytes):
+            response.content_length = len(reply.body)
         if _takes_comments(response):
             response.headers.setdefault("X-Accel-Buffering", "no")  # nginx would hold events back
     if missing := tuple(name for name in _ADDED if name not in headers):

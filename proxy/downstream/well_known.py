@@ -55,4 +55,4 @@ class WellKnownPages:
             return refusal(None, exc)
         except Exception:
             log.exception("request_failed")
-            return refusal(None, InternalError())
+            return refusal(None, InternalError(), HTTPStatus.INTERNAL_SERVER_ERROR)  # 200 would be a document

@@ -27,6 +27,7 @@ from proxy.protocol import names
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
 from proxy.routing.legacy import LegacyHandler
 from proxy.routing.router import Router
+from proxy.routing.well_known import WellKnown
 from tests.manual_clock import ManualClock
 
 VERSION: Final = names.LATEST_MODERN
@@ -216,7 +217,11 @@ def events(body: bytes) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def http_rig(
-    *, calls: int = 100, listens: int = 100, legacy: LegacyHandler | None = None
+    *,
+    calls: int = 100,
+    listens: int = 100,
+    legacy: LegacyHandler | None = None,
+    well_known: WellKnown | None = None,
 ) -> AsyncIterator[Rig]:
     """On a loopback bind that allows ORIGIN; ten seconds are the bound of any test. With `legacy`, clients of
     both eras are served."""
@@ -233,6 +238,7 @@ async def http_rig(
         settings=HttpSettings("/mcp", MAX_BODY, 64, lambda: supported),
         clock=clock,
         legacy=legacy,
+        well_known=well_known,
         metrics=metrics,
     )
 
