@@ -23,7 +23,7 @@ from proxy.routing.base import ClientRequest
 from proxy.routing.progress import progress_text
 from proxy.tasks.policy import ToolPolicy
 from proxy.tasks.task import InputRequest
-from proxy.upstream.base import Outcome, Question
+from proxy.upstream.base import Outcome, Question, StreamPosition
 from proxy.upstream.session import LegacySession
 
 START_GRACE_S: Final = 10.0  # a server that takes longer to start shows as a task that waits
@@ -77,6 +77,7 @@ class LiveCall:
     is_task: bool = False
     converting: bool = False
     next_key: int = 1
+    position: StreamPosition | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     changed: Pulse = field(default_factory=Pulse)
     turned: Pulse = field(default_factory=Pulse)
@@ -228,6 +229,11 @@ class LiveCall:
             if open_question.question is question:
                 del self.questions[key]
         self._turn()
+
+    def on_position(self, position: StreamPosition) -> None:
+        self.position = position
+        if self.is_task:
+            self.changed.beat()
 
     def take(self, keys: Iterable[str]) -> dict[str, Question]:
         """Close the questions under these keys, because answers were accepted; those that are open."""

@@ -13,7 +13,7 @@ from proxy.errors import ProxyError, UpstreamClosed, UpstreamError
 from proxy.protocol import jsonrpc
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.in_flight import InFlight, text_of
-from proxy.upstream.base import Receiver, Transport
+from proxy.upstream.base import Receiver, StreamPosition, Transport
 
 
 class TaskLine:
@@ -73,6 +73,10 @@ class TaskLine:
             self._receiver = None
             self._closed.set()
         receiver.lost(call, error if isinstance(error, UpstreamError) else UpstreamClosed(error.message))
+
+    def moved(self, call: int, position: StreamPosition) -> None:
+        if self._receiver is not None:
+            self._receiver.moved(call, position)
 
     def __repr__(self) -> str:
         return f"<TaskLine {self._transport.describe()}>"

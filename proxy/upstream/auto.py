@@ -26,7 +26,7 @@ from proxy.logs import get_logger
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.names import INITIALIZE
 from proxy.upstream import replies
-from proxy.upstream.base import Receiver, Transport, TransportChoice
+from proxy.upstream.base import Receiver, StreamPosition, Transport, TransportChoice
 from proxy.upstream.http import HttpTransport
 from proxy.upstream.sse import SseTransport
 
@@ -56,6 +56,9 @@ class _Relay:
     def lost(self, call: int | None, error: UpstreamError) -> None:
         if self.in_use():
             self.receiver.lost(call, error)
+
+    def moved(self, call: int, position: StreamPosition) -> None:
+        self.receiver.moved(call, position)
 
 
 class AutoHttpTransport(TransportChoice):

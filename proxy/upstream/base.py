@@ -63,6 +63,18 @@ class Question(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """Where the rest of a call's stream can be had by whoever comes back, this process or a later one: in
+    this session, for the request of this id, behind this event. `session_id` None: the server has none.
+    """
+
+    session_id: str | None
+    version: str
+    call_id: int
+    event_id: str
+
+
 class CallListener(Protocol):
     """Who wants to know what happens during a call. Called from the reader loop: must not block."""
 
@@ -76,6 +88,10 @@ class CallListener(Protocol):
 
     def on_withdrawn(self, question: Question) -> None:
         """The upstream cancelled its question, or it moved to another call; do not answer it."""
+        ...
+
+    def on_position(self, position: StreamPosition) -> None:
+        """The call's stream was read up to here; what comes next is told after this."""
         ...
 
 
@@ -95,6 +111,10 @@ class Receiver(Protocol):
 
         The latter is said exactly once, as the last thing, also after an orderly end.
         """
+        ...
+
+    def moved(self, call: int, position: StreamPosition) -> None:
+        """The stream of `call` has events with ids: it can be resumed from this place on."""
         ...
 
 

@@ -38,7 +38,7 @@ from proxy.protocol.names import H_LAST_EVENT_ID, H_PROTOCOL_VERSION, H_SESSION_
 from proxy.protocol.sse import MESSAGE, Event
 from proxy.upstream import replies
 from proxy.upstream.acceptance import REFUSED, Handovers, error_body, fault
-from proxy.upstream.base import Receiver
+from proxy.upstream.base import Receiver, StreamPosition
 from proxy.upstream.cursor import Cursor
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN, Answer, Endpoint
 
@@ -117,10 +117,14 @@ class _End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AdoptedSession:
-    """A session that somebody else opened, and will end. `id` is None where the server has no sessions."""
+    """A session that somebody else opened. `id` is None where the server has no sessions.
+
+    `is_ours`: it was an earlier process of ours, so that it is for us to end.
+    """
 
     id: str | None
     version: str
+    is_ours: bool = False
 
 
 class HttpTransport:
@@ -187,6 +191,12 @@ class HttpTransport:
         self._calls[call] = _Call(call)
         self._group.start_soon(self._serve, self._calls[call], message)
 
+    def take_up(self, call: int, event_id: str) -> None:
+        """Fetch the rest of the answer to a request of an earlier process, from behind this event on."""
+        assert self._group is not None  # `run` is running
+        self._calls[call] = _Call(call)
+        self._group.start_soon(self._serve_rest, self._calls[call], event_id)
+
     def abandon(self, call: int) -> None:
         dropped = self._calls.pop(call, None)
         if dropped is not None and not dropped.answered:  # then it ends soon, and its connection is kept
@@ -232,7 +242,8 @@ class HttpTransport:
 
     async def _end_session(self) -> None:
         """Say that the session is over; whatever the server answers is fine (405: it does not care)."""
-        if self._session_id is None or self._adopted is not None or isinstance(self._error, SessionLost):
+        anothers = self._adopted is not None and not self._adopted.is_ours
+        if self._session_id is None or anothers or isinstance(self._error, SessionLost):
             return
         with anyio.move_on_after(DELETE_TIMEOUT_S), suppress(UpstreamError):
             async with self._open(HTTPMethod.DELETE):
@@ -281,6 +292,14 @@ class HttpTransport:
         with call.scope:
             try:
                 await self._exchange(call, message)
+            except UpstreamError as exc:
+                self._lose(call, exc)
+        self._calls.pop(call.id, None)
+
+    async def _serve_rest(self, call: _Call, event_id: str) -> None:
+        with call.scope:
+            try:
+                await self._resume(call, Cursor(opened=True, last_id=event_id))
             except UpstreamError as exc:
                 self._lose(call, exc)
         self._calls.pop(call.id, None)
@@ -369,8 +388,15 @@ class HttpTransport:
     def _take(self, events: Iterable[Event], cursor: Cursor, call: _Call | None) -> None:
         for event in events:
             cursor.note(event)
+            if event.id is not None and call is not None and cursor.last_id:
+                self._tell_position(call, cursor.last_id)
             if event.event == MESSAGE and event.data:
                 self._deliver(event.data, call)
+
+    def _tell_position(self, call: _Call, event_id: str) -> None:
+        if self._version is not None and not call.answered:
+            position = StreamPosition(self._session_id, self._version, call.id, event_id)
+            self._receiver.moved(call.id, position)
 
     async def _read_body(self, answer: Answer, call: _Call) -> None:
         """An answer that is no stream. Raises UpstreamError if it holds no response to `call`."""

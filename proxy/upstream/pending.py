@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,6 +43,7 @@ class PendingCall:
     outcome: Outcome | None = None
     loss: UpstreamError | None = None
     progress: float = float("-inf")
+    begun: float = 0.0  # monotonic
 
     @property
     def carries_input(self) -> bool:
@@ -82,6 +84,9 @@ class PendingTable:
     def __len__(self) -> int:
         return len(self._calls)
 
+    def __iter__(self) -> Iterator[PendingCall]:
+        return iter(list(self._calls.values()))
+
     def __contains__(self, call: PendingCall) -> bool:
         return call.id in self._calls
 
@@ -89,6 +94,11 @@ class PendingTable:
         call = PendingCall(next(self._ids), method, name, listener)
         self._calls[call.id] = call
         self._newest_id = call.id
+        return call
+
+    def restore(self, id: int, method: str, name: str | None, listener: CallListener) -> PendingCall:
+        """A call that an earlier process sent under this id."""
+        call = self._calls[id] = PendingCall(id, method, name, listener)
         return call
 
     def remove(self, call: PendingCall) -> None:

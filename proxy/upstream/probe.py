@@ -23,7 +23,7 @@ from proxy.errors import UpstreamClosed, UpstreamError, UpstreamRefused, Upstrea
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.jsonrpc import ErrorResponse, MessageError, ResultResponse
-from proxy.upstream.base import Receiver, Transport, TransportChoice
+from proxy.upstream.base import Receiver, StreamPosition, Transport, TransportChoice
 from proxy.upstream.endpoint import UnexpectedStatus
 
 PROBE_TIMEOUT_S: Final = 2.0  # slow starters answer late, but then the handshake shows what they are
@@ -183,6 +183,10 @@ class _Relay:
             self._fault = error
         if call is None:
             self.is_lost = True
+
+    def moved(self, call: int, position: StreamPosition) -> None:
+        if self._is_open:
+            self._receiver.moved(call, position)
         self.answered.set()
 
 

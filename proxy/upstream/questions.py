@@ -146,6 +146,15 @@ class Questions:
             return jsonrpc.error_object(ErrorCode.INTERNAL_ERROR, f"{MAX_OPEN} questions are open already")
         return None
 
+    def restore(self, call: PendingCall, request: Request) -> UpstreamQuestion:
+        """A question of this call that an earlier process was asked, and has not answered. If the upstream
+        repeats it, that is no second one."""
+        question = UpstreamQuestion(self, request, call, call.id)
+        question.holder = call
+        call.questions.append(question)
+        self._open[question] = None
+        return question
+
     # -- what our calls do --------------------------------------------------------------------------
 
     def begin(self, call: PendingCall) -> None:

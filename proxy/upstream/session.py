@@ -9,6 +9,7 @@ name; it would put this into `stdio` and `http`, but both speak the same protoco
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
@@ -33,7 +34,16 @@ from proxy.errors import (
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import dumps, splice
-from proxy.upstream.base import CallListener, Failure, Outcome, Question, Result, Transport
+from proxy.protocol.jsonrpc import Request, RequestId
+from proxy.upstream.base import (
+    CallListener,
+    Failure,
+    Outcome,
+    Question,
+    Result,
+    StreamPosition,
+    Transport,
+)
 from proxy.upstream.catalogue import Catalogue
 from proxy.upstream.inbox import ChangeListener, Inbox
 from proxy.upstream.pending import AskingTools, PendingCall, PendingTable
@@ -44,6 +54,9 @@ from proxy.upstream.settings import LogLevel, WatchedResources
 
 CLIENT_NAME: Final = "mcp-taskproxy"
 ASK_TIMEOUT_S: Final = 10.0  # requests of our own: a server that ignores them must not hold up a call
+
+TakeUp = Callable[[int, str], None]
+"""Asked with the id of a call and of the last event of its stream that was read."""
 
 __all__ = ["ChangeListener", "LegacySession"]
 
@@ -68,11 +81,13 @@ class LegacySession:
         era: UpstreamEra | None = None,
         adopted: ServerInfo | None = None,
         first_id: int = 1,
+        take_up: TakeUp | None = None,
     ) -> None:
         """`era` is what is known of the server's; without it the server is taken as legacy.
 
         `adopted`: the session exists already, opened by a legacy client, and this is what its server said:
-        no handshake then. Ids and tokens count up from `first_id`, away from those of that client.
+        no handshake then. Ids and tokens count up from `first_id`, away from those of that client. `take_up`
+        has the transport fetch the rest of a stream of such a session.
         """
         self._era = era if era is not None else UpstreamEra(Era.LEGACY)
         self._transport = transport
@@ -80,8 +95,10 @@ class LegacySession:
         self._capabilities = capabilities
         self._client_version = client_version
         self._start_timeout_s = start_timeout_s
+        self._clock = clock
         self._on_change = on_change
         self._adopted = adopted
+        self._take_up = take_up
         self._info: ServerInfo | None = None
         self._loss: UpstreamError | None = None
         self._stale = anyio.Event()  # no new calls here
@@ -244,6 +261,11 @@ class LegacySession:
 
     # -- calls --------------------------------------------------------------------------------------
 
+    @property
+    def calls(self) -> list[PendingCall]:
+        """Those in flight, oldest first."""
+        return list(self._table)
+
     async def call(
         self, method: str, params: bytes | None, listener: CallListener, *, want_progress: bool
     ) -> Outcome:
@@ -255,6 +277,7 @@ class LegacySession:
         await checkpoint()  # who is cancelled already sends nothing (CANC-004)
         member = names.NAME_MEMBER.get(method)
         pending = self._table.add(method, member and lower_name(params, member), listener)
+        pending.begun = self._clock.monotonic()
         try:
             token = pending.id if want_progress else None
             message = jsonrpc.request(pending.id, method, self._translated(method, params, token))
@@ -262,9 +285,7 @@ class LegacySession:
             await self._send(message, call=pending.id)
             await pending.ended.wait()
         except anyio.get_cancelled_exc_class():
-            if pending in self._table:
-                notice = cancelled_params(pending.id, "no longer needed")
-                self._posts.post(jsonrpc.notification(names.CANCELLED, notice))
+            self._give_up(pending)
             raise
         finally:
             self._retire(pending)
@@ -274,6 +295,39 @@ class LegacySession:
         if self.info.era is Era.MODERN:
             return with_progress_token(params, token)
         return lower_params(method, params, token)
+
+    async def resume(
+        self, position: StreamPosition, method: str, name: str, listener: CallListener
+    ) -> Outcome:
+        """Wait for the answer to a call that an earlier process sent, from where its stream was left.
+
+        Raises UpstreamError if no answer can come. For sessions that are adopted.
+        """
+        assert self._take_up is not None
+        pending = self._table.restore(position.call_id, method, name, listener)
+        pending.begun = self._clock.monotonic()
+        try:
+            self._take_up(position.call_id, position.event_id)
+            await pending.ended.wait()
+        except anyio.get_cancelled_exc_class():
+            self._give_up(pending)
+            raise
+        finally:
+            self._retire(pending)
+        return pending.result()
+
+    def asked_before(
+        self, call_id: int, rid: RequestId, method: str, params: bytes | None
+    ) -> Question | None:
+        """A question that an earlier process was asked during the call, open again; None if that is over."""
+        pending = self._table.get(call_id)
+        return None if pending is None else self._questions.restore(pending, Request(rid, method, params))
+
+    def _give_up(self, pending: PendingCall) -> None:
+        """Nobody waits for it any more: the upstream is told, unless it has answered."""
+        if pending in self._table:
+            notice = cancelled_params(pending.id, "no longer needed")
+            self._posts.post(jsonrpc.notification(names.CANCELLED, notice))
 
     def _retire(self, pending: PendingCall) -> None:
         """Nobody waits for it any more."""
@@ -330,6 +384,11 @@ class LegacySession:
         if call is None or isinstance(error, SessionLost):
             self._stale.set()
 
+    def moved(self, call: int, position: StreamPosition) -> None:
+        pending = self._table.get(call)
+        if pending is not None:
+            pending.listener.on_position(position)
+
     def _changed(self, method: str, params: bytes | None) -> None:
         if method == names.TOOLS_LIST_CHANGED:
             self.catalogue.forget()
@@ -351,3 +410,6 @@ class _Nobody:
 
     def on_withdrawn(self, question: Question) -> None:
         """Was refused already."""
+
+    def on_position(self, position: StreamPosition) -> None:
+        """A later process has no use for it."""

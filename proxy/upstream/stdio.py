@@ -25,6 +25,7 @@ from proxy.protocol.envelope import one_line
 from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
 from proxy.protocol.salvage import EDGE_BYTES, answered_at_beginning, answered_at_end, may_answer_at_end
 from proxy.upstream.base import Receiver
+from proxy.upstream.endpoint import OUTCOME_UNKNOWN
 from proxy.upstream.pipes import ErrorLog, Outbox, drain, printable
 from proxy.upstream.process import ProcessGroup
 
@@ -70,6 +71,7 @@ class StdioTransport:
         self._outbox: Outbox | None = None
         self._receiver: Receiver | None = None  # None again when it was told that all is lost
         self._closing = False
+        self._established = False
         self._cause: str | None = None  # what the server did, if that was the end
         self._over = anyio.Event()
         self._silent = anyio.Event()  # the leader is reaped, stdout and stderr have ended
@@ -123,7 +125,8 @@ class StdioTransport:
         """See `Transport`. Nothing is held here for a call."""
 
     def established(self, version: str) -> None:
-        """See `Transport`. Nothing on stdio depends on the version."""
+        """See `Transport`. From now on calls run, and what became of them may not be known."""
+        self._established = True
 
     def close(self) -> None:
         """See `Transport`. What waits is still written; what the server then says is still received."""
@@ -185,7 +188,8 @@ class StdioTransport:
     def _say_lost(self) -> None:
         if self._receiver is not None:
             receiver, self._receiver = self._receiver, None
-            receiver.lost(None, UpstreamClosed(f"upstream {self._name!r} {self._how_it_ended()}"))
+            unknown = f"; {OUTCOME_UNKNOWN}" if self._established else ""
+            receiver.lost(None, UpstreamClosed(f"upstream {self._name!r} {self._how_it_ended()}{unknown}"))
 
     def _how_it_ended(self) -> str:
         if self._cause is None:

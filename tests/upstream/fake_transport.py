@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import UpstreamClosed, UpstreamError
 from proxy.protocol.envelope import dumps
-from proxy.upstream.base import Outcome, Question, Receiver
+from proxy.upstream.base import Outcome, Question, Receiver, StreamPosition
 from proxy.upstream.inbox import ChangeListener
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.session import LegacySession
@@ -220,6 +220,9 @@ class Listener:
 
     def on_withdrawn(self, question: Question) -> None:
         self.withdrawn.append(question)
+
+    def on_position(self, position: StreamPosition) -> None:
+        """Fakes tell none."""
 
     @property
     def open(self) -> list[Any]:

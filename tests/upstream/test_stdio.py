@@ -21,6 +21,7 @@ from proxy.metrics import Metrics
 from proxy.protocol.envelope import JsonError, check
 from proxy.upstream import pipes
 from proxy.upstream import process as process_module
+from proxy.upstream.base import StreamPosition
 from proxy.upstream.stdio import StdioTransport
 from tests.scrape import Scraped
 from tests.upstream.servers import MARKER, descriptors, script, survivors
@@ -51,6 +52,9 @@ class Inbox:
         else:
             self.lost_calls.append((call, error.message))
         self._tell()
+
+    def moved(self, call: int, position: StreamPosition) -> None:
+        raise AssertionError("there are no event ids on stdio")
 
     async def first(self, count: int) -> list[bytes]:
         """The first `count` messages."""
@@ -359,6 +363,15 @@ async def test_an_end_of_its_own_is_told_at_once_with_its_cause(
         assert server.inbox.messages == before
         with pytest.raises(UpstreamUnavailable, match="is not running"):
             await server.transport.send(b"late")
+
+
+async def test_once_calls_run_its_end_says_that_their_outcome_is_unknown(serve: Serve) -> None:
+    """Contract section 1 (I2): where it cannot be known whether a call ran, the error says so."""
+    async with serve(script("dying", "exit")) as server:
+        server.transport.established("2025-11-25")
+        await server.transport.send(b"go", call=1)
+        told = "exited with code 3; its last words: Fatal: no database; outcome unknown: whether it ran"
+        assert (await server.inbox.loss()).message.startswith(f"upstream 'search' {told}")
 
 
 @pytest.mark.usefixtures("short_bounds")

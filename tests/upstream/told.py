@@ -9,6 +9,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from proxy.errors import UpstreamError
+from proxy.upstream.base import StreamPosition
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -23,6 +24,7 @@ class Told:
 
     received_: list[tuple[bytes, int | None]] = field(default_factory=list)
     losses: list[tuple[int | None, UpstreamError]] = field(default_factory=list)
+    positions: list[StreamPosition] = field(default_factory=list)
     on_received: Callable[[bytes, int | None], None] | None = None
 
     def received(self, message: bytes, call: int | None) -> None:
@@ -33,6 +35,9 @@ class Told:
     def lost(self, call: int | None, error: UpstreamError) -> None:
         assert not any(lost is None for lost, _ in self.losses), "the last thing was said already"
         self.losses.append((call, error))
+
+    def moved(self, call: int, position: StreamPosition) -> None:
+        self.positions.append(position)
 
     def of(self, call: int | None) -> list[bytes]:
         return [message for message, about in self.received_ if about == call]
