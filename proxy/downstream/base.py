@@ -8,17 +8,24 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from proxy.errors import LimitReached, ProxyError, UpstreamRefused
-from proxy.protocol.jsonrpc import RequestId, error_object, error_response, result_response
+from proxy.protocol.jsonrpc import RequestId, error_object, error_response, result_pieces
+from proxy.protocol.outline import Pieces, whole
 from proxy.routing.base import Answer, ErrorAnswer, ResultAnswer
 
 
-def message_of(rid: RequestId, answer: Answer) -> tuple[bytes, HTTPStatus]:
-    """The response to a request that was served, and its HTTP status."""
+def pieces_of(rid: RequestId, answer: Answer) -> tuple[Pieces, HTTPStatus]:
+    """The response to a request that was served, and its HTTP status. A large result is not copied."""
     match answer:
-        case ResultAnswer(result):
-            return result_response(rid, result), HTTPStatus.OK
+        case ResultAnswer():
+            return result_pieces(rid, *answer.pieces), HTTPStatus.OK
         case ErrorAnswer(error, status):
-            return error_response(rid, error), status
+            return (error_response(rid, error),), status
+
+
+def message_of(rid: RequestId, answer: Answer) -> tuple[bytes, HTTPStatus]:
+    """As `pieces_of`, whole."""
+    pieces, status = pieces_of(rid, answer)
+    return whole(pieces), status
 
 
 def message_of_fault(rid: RequestId | None, fault: ProxyError) -> bytes:

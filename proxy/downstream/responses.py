@@ -16,11 +16,12 @@ import anyio
 from aiohttp import web
 
 from proxy.clock import Clock
-from proxy.downstream.base import headers_of_fault, message_of, message_of_fault
+from proxy.downstream.base import headers_of_fault, message_of_fault, pieces_of
 from proxy.downstream.exchange import Exchange
 from proxy.errors import ProxyError
 from proxy.protocol import names, sse
 from proxy.protocol.jsonrpc import RequestId
+from proxy.protocol.outline import Pieces, whole
 from proxy.routing.base import ClientRequest
 
 WRITE_TIMEOUT_S: Final = 60.0  # for one piece; who reads nothing for so long is cut, its task is not harmed
@@ -77,13 +78,17 @@ class Responder:
         await self._write(self._stream, b"".join(events))
 
     async def _write_end(self, exchange: Exchange) -> None:
-        message, status, headers = _end_of(self._id, exchange)
+        pieces, status, headers = _end_of(self._id, exchange)
         if self._stream is not None:
-            response, message = self._stream, sse.encode(message)
+            response, pieces = self._stream, (sse.encode(whole(pieces)),)
         else:
-            headers = [("Content-Type", "application/json"), ("Content-Length", str(len(message))), *headers]
+            size = sum(map(len, pieces))
+            headers = [("Content-Type", "application/json"), ("Content-Length", str(size)), *headers]
             response = await self._begin(status, headers)
-        await self._write(response, message)
+            if size <= PIECE_BYTES:
+                pieces = (whole(pieces),)
+        for piece in pieces:
+            await self._write(response, piece)
         with anyio.fail_after(WRITE_TIMEOUT_S):
             await response.write_eof()
 
@@ -94,7 +99,7 @@ class Responder:
         return self.response
 
     @staticmethod
-    async def _write(response: web.StreamResponse, data: bytes) -> None:
+    async def _write(response: web.StreamResponse, data: bytes | memoryview) -> None:
         """In pieces, so that a reader who is slow can be told from one who has stopped."""
         for start in range(0, len(data), PIECE_BYTES):
             with anyio.fail_after(WRITE_TIMEOUT_S):
@@ -113,12 +118,12 @@ def plain_response(status: HTTPStatus, headers: Iterable[Header], body: bytes | 
     return response
 
 
-def _end_of(rid: RequestId, exchange: Exchange) -> tuple[bytes, HTTPStatus, list[Header]]:
+def _end_of(rid: RequestId, exchange: Exchange) -> tuple[Pieces, HTTPStatus, list[Header]]:
     if exchange.answer is not None:
-        return *message_of(rid, exchange.answer), []
+        return *pieces_of(rid, exchange.answer), []
     fault = exchange.fault
     assert fault is not None  # an exchange that is done has one or the other
-    return message_of_fault(rid, fault), fault.http_status, headers_of_fault(fault)
+    return (message_of_fault(rid, fault),), fault.http_status, headers_of_fault(fault)
 
 
 def accepts_stream(http: web.Request) -> bool:

@@ -13,6 +13,7 @@ from proxy.errors import ErrorCode, UpstreamProtocolError
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, elements, loads, splice
 from proxy.protocol.jsonrpc import error_object
+from proxy.protocol.outline import Outline, spliced, whole
 
 CACHEABLE: Final = frozenset(
     {
@@ -168,15 +169,16 @@ def lift_result(method: str, result: bytes, server_info: bytes | None) -> bytes:
     """
     try:
         obj = RawObject.parse(result)
-        changes: dict[str, bytes | None] = {"resultType": dumps(names.COMPLETE)}
+        changes = {"resultType": dumps(names.COMPLETE)}
         if server_info is not None:
             meta = obj.object(names.META)
             changes[names.META] = splice(meta.raw if meta else b"{}", {names.META_SERVER_INFO: server_info})
-        if method in CACHEABLE:
-            changes |= {"ttlMs": b"0", "cacheScope": b'"private"'}
+        if method not in CACHEABLE:
+            return whole(spliced(result, Outline.of(obj), changes))
+        hints: dict[str, bytes | None] = {"ttlMs": b"0", "cacheScope": b'"private"'}
         if method == names.TOOLS_LIST and b'"execution"' in result:
-            changes["tools"] = _without_execution(obj.get("tools"))
-        return splice(result, changes)
+            hints["tools"] = _without_execution(obj.get("tools"))
+        return splice(result, changes | hints)
     except ValueError as exc:
         raise UpstreamProtocolError(f"the result of {method} cannot be used: {exc}") from exc
 

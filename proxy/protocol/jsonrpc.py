@@ -20,6 +20,7 @@ from proxy.protocol.envelope import (
     decode_string,
     dumps,
 )
+from proxy.protocol.outline import Pieces
 
 _INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
 _READ: Final = ("jsonrpc", "id", "method", "params", "result", "error")
@@ -180,8 +181,13 @@ def notification(method: str, params: bytes | None = None) -> bytes:
     return b'{"jsonrpc":"2.0","method":' + dumps(method) + tail + b"}"
 
 
-def result_response(rid: RequestId | int, result: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":' + _raw_id(rid) + b',"result":' + result + b"}"
+def result_response(rid: RequestId | int, *result: bytes | memoryview) -> bytes:
+    return b"".join(result_pieces(rid, *result))
+
+
+def result_pieces(rid: RequestId | int, *result: bytes | memoryview) -> Pieces:
+    """The response, of which the result is not copied."""
+    return (b'{"jsonrpc":"2.0","id":' + _raw_id(rid) + b',"result":', *result, b"}")
 
 
 def error_response(rid: RequestId | int | None, error: bytes) -> bytes:

@@ -21,6 +21,15 @@ OUTLINED: Final = frozenset({names.META, "resultType"})
 """The members that some dialect changes. Outlines are stored: for one more the record needs a new field."""
 
 
+def whole(pieces: Pieces) -> bytes:
+    """The text, put together; one that is whole already is not copied."""
+    match pieces:
+        case (bytes() as text,):
+            return text
+        case _:
+            return b"".join(pieces)
+
+
 @dataclass(frozen=True, slots=True)
 class Outline:
     """Where in the text of one object the members of `OUTLINED` stand, and where its last member ends.

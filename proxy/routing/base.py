@@ -15,6 +15,7 @@ from proxy.eras.capabilities import ClientCapabilities
 from proxy.owners import Owner
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import RequestId
+from proxy.protocol.outline import Pieces, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,20 @@ class Sink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, match_args=False)
 class ResultAnswer:
-    """The raw result."""
+    """The raw result, whole or in pieces; those of a large one need not be put together to be written."""
 
-    result: bytes
+    pieces: Pieces
+
+    __match_args__ = ("result",)
+
+    def __init__(self, *pieces: bytes | memoryview) -> None:
+        object.__setattr__(self, "pieces", pieces)
+
+    @property
+    def result(self) -> bytes:
+        return whole(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from typing import Final
 import anyio
 
 from proxy.clock import Clock
-from proxy.eras.era import Era
 from proxy.eras.to_modern import error_message
 from proxy.errors import (
     ErrorCode,
@@ -28,7 +27,7 @@ from proxy.errors import (
 from proxy.logs import get_logger, task_hash
 from proxy.protocol.jsonrpc import error_object
 from proxy.routing.live import LiveCall
-from proxy.routing.outcomes import answer_of, tool_error_of
+from proxy.routing.outcomes import legacy_server_info, read_result
 from proxy.routing.progress import shortened
 from proxy.stores.base import TaskStore
 from proxy.tasks import lifecycle
@@ -139,13 +138,18 @@ class Follower:
                 raise UpstreamProtocolError(
                     f"the result has {len(result)} bytes, over the limit of {limit} (limits.result)"
                 )
-            answer_of(self.task.method, Result(result), self.call.info)
+            read = read_result(self.task.method, result, self.call.info)
         except ProxyError as exc:
             return self._failed(TaskEvent.CALL_LOST, exc, now_ms)
-        info = self.call.info
-        legacy_info = info.server_info if info is not None and info.era is Era.LEGACY else None
-        tool_error = tool_error_of(result)
-        return lifecycle.completed(self.task, result, legacy_info, polling, now_ms, tool_error=tool_error)
+        return lifecycle.completed(
+            self.task,
+            result,
+            legacy_server_info(self.call.info),
+            polling,
+            now_ms,
+            tool_error=read.tool_error,
+            outline=read.outline,
+        )
 
     def _failed(self, event: TaskEvent, loss: ProxyError, now_ms: int) -> Task:
         error, message = (
@@ -187,7 +191,7 @@ class Follower:
 
     async def _read_again(self) -> None:
         try:
-            self._take_over(await self._store.get(self.task.id))
+            self._take_over(await self._store.get(self.task.id, result=False))
         except StoreError as exc:
             log.error("task_not_read", task=task_hash(self.task.id), reason=exc.message)
 
@@ -196,7 +200,7 @@ class Follower:
         delay_s = STORE_RETRY_FIRST_S
         while True:
             try:
-                task = await self._store.get(self.task.id)
+                task = await self._store.get(self.task.id, result=False)
                 if not task.status.is_terminal:
                     await self._store.note(task, lifecycle.delivered(task, keys))
                 return

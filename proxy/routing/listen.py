@@ -18,7 +18,8 @@ from anyio.abc import TaskStatus as StartStatus
 from proxy.clock import Clock
 from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
 from proxy.eras.era import Era
-from proxy.eras.to_modern import lift_error, lift_result, with_subscription_id
+from proxy.eras.stored import lift_stored
+from proxy.eras.to_modern import lift_error, with_subscription_id
 from proxy.errors import TaskNotFound, UpstreamError, only_fault
 from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Denied, Metrics
@@ -118,7 +119,7 @@ class Listen:
         own: dict[str, _Told] = {}
         for task_id in ids:
             try:
-                task = await self._store.get(task_id)
+                task = await self._store.get(task_id, result=False)
             except TaskNotFound:
                 self._metrics.lookup_denied(Denied.UNKNOWN)
                 continue
@@ -150,7 +151,7 @@ class Listen:
             task,
             self._policy.polling,
             self._clock.wall_ms(),
-            lift_result=lambda result: lift_result(task.method, result, task.server_info),
+            lift_result=lambda raw: lift_stored(task.method, raw, task.result_outline, task.server_info),
             lift_error=lift_error,
         )
         await subscription.notify_task(detailed)

@@ -6,14 +6,17 @@ Above: `conversion`, whose clients get it, and `following`, which stores only wh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
 from proxy.eras.era import Era
+from proxy.eras.stored import lift_stored
 from proxy.eras.to_modern import MODERN_CODES, ServerInfo, error_code, lift_error, lift_result
 from proxy.errors import HTTP_STATUS, ErrorCode, UpstreamProtocolError
 from proxy.protocol import names
-from proxy.protocol.envelope import RawObject, elements, splice
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, elements, splice
+from proxy.protocol.outline import Outline
 from proxy.routing.base import Answer, ErrorAnswer, ResultAnswer
 from proxy.routing.progress import shortened
 from proxy.upstream.base import Failure, Outcome, Result
@@ -52,18 +55,41 @@ def _modern_answer(outcome: Outcome) -> Answer:
             return error_answer(error)  # the codes that nobody may use are no better from a modern server
 
 
-def tool_error_of(result: bytes) -> str | None:
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """What is kept of a result beside its text, so that nobody has to read it again: see `Task`."""
+
+    outline: Outline
+    tool_error: str | None
+
+
+def read_result(method: str, result: bytes, info: ServerInfo | None) -> ReadResult:
+    """Raises UpstreamProtocolError where `answer_of` does."""
+    try:
+        obj = RawObject.parse(result)
+    except JsonError as exc:
+        raise UpstreamProtocolError(f"the result of {method} cannot be used: {exc}") from exc
+    outline = Outline.of(obj)
+    lift_stored(method, result, outline, legacy_server_info(info))
+    return ReadResult(outline, _tool_error(obj))
+
+
+def legacy_server_info(info: ServerInfo | None) -> bytes | None:
+    """What results say of their server, where it does not do so itself."""
+    return info.server_info if info is not None and info.era is Era.LEGACY else None
+
+
+def _tool_error(result: RawObject) -> str | None:
     """What a result says of the tool's failure, shortened; None unless its `isError` is true.
 
     An `isError` that stands twice says nothing. Tools 2025-11-25, "Error Handling".
     """
     try:
-        obj = RawObject.parse(result)
-        if obj.get("isError") != b"true":
+        if result.get("isError") != b"true":
             return None
-    except ValueError:
+    except DuplicateMember:
         return None
-    return shortened(_first_text(obj) or TOOL_ERROR)
+    return shortened(_first_text(result) or TOOL_ERROR)
 
 
 def _first_text(result: RawObject) -> str | None:

@@ -282,7 +282,7 @@ class Runner:
     async def _look_again(self, task: Task) -> None:
         while task.id in self._followers:
             with suppress(StoreError, TaskNotFound):
-                stored = await self._store.get(task.id)
+                stored = await self._store.get(task.id, result=False)
                 if stored.revision > task.revision:
                     self.carry_out(stored)
                     return

@@ -20,7 +20,7 @@ from proxy.routing.runner import Runner
 from proxy.stores.base import TaskStore
 from proxy.tasks import lifecycle
 from proxy.tasks.policy import Policy
-from proxy.tasks.task import Task, is_task_id
+from proxy.tasks.task import Task, TaskStatus, is_task_id
 
 log = get_logger()
 
@@ -38,11 +38,14 @@ class TaskChanges:
         self._clock = clock
 
     async def owned(self, owner: Owner, task_id: str | None) -> Task:
-        """The task of this id, if it is the owner's. Raises TaskNotFound otherwise, one answer for all."""
+        """The task of this id, if it is the owner's, without its result.
+
+        Raises TaskNotFound otherwise, one answer for all, and no sooner or later for one of them.
+        """
         try:
             if task_id is None or not is_task_id(task_id):
                 raise TaskNotFound
-            task = await self._store.get(task_id)
+            task = await self._store.get(task_id, result=False)
         except TaskNotFound:
             self._metrics.lookup_denied(Denied.UNKNOWN)
             raise
@@ -51,6 +54,10 @@ class TaskChanges:
             log.info("task_access_denied", task=task_hash(task_id))
             raise TaskNotFound
         return task
+
+    async def with_result(self, task: Task) -> Task:
+        """The same with its result, if it has one. Raises TaskNotFound if it has expired."""
+        return await self._store.get(task.id) if task.status is TaskStatus.COMPLETED else task
 
     async def change(self, owner: Owner, task_id: str | None, apply: Callable[[Task], Task]) -> Task:
         """Store what `apply` makes of the task, again from the newer record after a conflict; carry it out.

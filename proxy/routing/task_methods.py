@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.clock import Clock
-from proxy.eras.to_modern import lift_error, lift_result
+from proxy.eras.stored import lift_stored
+from proxy.eras.to_modern import lift_error
 from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.limits import PollLimit
 from proxy.logs import get_logger, task_hash
@@ -37,16 +38,17 @@ class TaskMethods:
 
     async def get(self, request: ClientRequest, sink: Sink) -> Answer:
         """The DetailedTask; a pure read that never touches the upstream."""
-        task = await self._owned(request)
-        self._polls.take(task.id)
-        raw = views.get_task_result(
+        found = await self._owned(request)
+        self._polls.take(found.id)
+        task = await self._changes.with_result(found)
+        pieces = views.get_task_result(
             task,
             self._policy.polling,
             self._clock.wall_ms(),
-            lift_result=lambda result: lift_result(task.method, result, task.server_info),
+            lift_result=lambda raw: lift_stored(task.method, raw, task.result_outline, task.server_info),
             lift_error=lift_error,
         )
-        return ResultAnswer(raw)
+        return ResultAnswer(*pieces)
 
     async def update(self, request: ClientRequest, sink: Sink) -> Answer:
         """Accept answers to open questions; in effect before the acknowledgement."""

@@ -16,7 +16,8 @@ import anyio
 
 from proxy.clock import Clock
 from proxy.eras.capabilities import ANY_CAPABILITIES
-from proxy.eras.tasks_2025 import with_related_task, without_related_task
+from proxy.eras.stored import relate_stored
+from proxy.eras.tasks_2025 import without_related_task
 from proxy.errors import (
     ClientProtocolError,
     ErrorCode,
@@ -150,7 +151,7 @@ class Tasks2025:
             if companion is not None and stream is not None:
                 companion.streams.remove(stream)
                 companion.offer()
-        return _outcome_of(await self._changes.owned(owner, task_id))
+        return _outcome_of(await self._changes.with_result(await self._changes.owned(owner, task_id)))
 
     async def _terminal(self, task_id: str) -> None:
         async with self._store.watch([task_id]) as watch:
@@ -281,4 +282,4 @@ def _outcome_of(task: Task) -> Answer:
     if task.error is not None:
         return ErrorAnswer(task.error, HTTPStatus.OK)
     assert task.result is not None  # it is completed
-    return ResultAnswer(with_related_task(task.result, task.id))
+    return ResultAnswer(*relate_stored(task.result, task.result_outline, task.id))

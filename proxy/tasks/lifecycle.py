@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from proxy.errors import IllegalTransition
+from proxy.protocol.outline import Outline
 from proxy.tasks.policy import Polling
 from proxy.tasks.task import InputAnswer, InputRequest, Task, TaskStatus
 
@@ -148,13 +149,14 @@ def completed(
     now_ms: int,
     *,
     tool_error: str | None,
+    outline: Outline | None = None,
 ) -> Task:
-    """The upstream answered with a result; `result` is its raw JSON.
+    """The upstream answered with a result; `result` is its raw JSON, `outline` where its members stand.
 
     `tool_error` is what people read of a result with `isError: true`, None for any other.
     """
     ended = _ended(task, TaskEvent.RESULT, COMPLETED_MESSAGE, polling, now_ms, result=result)
-    return replace(ended, server_info=server_info, tool_error=tool_error)
+    return replace(ended, server_info=server_info, tool_error=tool_error, result_outline=outline)
 
 
 def failed(task: Task, event: TaskEvent, error: bytes, message: str, polling: Polling, now_ms: int) -> Task:

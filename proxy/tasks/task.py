@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from proxy.protocol.outline import Outline
+
 ID_PREFIX: Final = "tpx-"
 ID_RANDOM_BYTES: Final = 24  # 192 bits; the specification asks for enough that nobody guesses one
 _ID: Final = re.compile(re.escape(ID_PREFIX) + r"[A-Za-z0-9_-]{32}\Z")
@@ -69,7 +71,8 @@ class Task:
     are raw JSON; exactly one is set in `completed` and `failed`, none otherwise. `server_info` is the raw
     `serverInfo` of the server that answered. `tool_error` says in a few words what a tool result with
     `isError: true` reports: `completed` here and in the modern dialect, failed in that of 2025 (T25-STA-003).
-    A store may hand out records without the result where it says so.
+    A store may hand out records without the result where it says so. `result_outline` stays: by it a result
+    is spliced without being read through; records of earlier versions have none.
     """
 
     id: str
@@ -90,6 +93,7 @@ class Task:
     error: bytes | None = None
     server_info: bytes | None = None
     tool_error: str | None = None
+    result_outline: Outline | None = None
     revision: int = 0
 
     def __post_init__(self) -> None:
@@ -101,8 +105,9 @@ class Task:
             raise ValueError(f"task {self.id}: {self.status} without its final ttl and poll interval")
         if self.result is not None and self.status is not TaskStatus.COMPLETED:
             raise ValueError(f"task {self.id}: {self.status} with a result")
-        if self.tool_error is not None and self.status is not TaskStatus.COMPLETED:
-            raise ValueError(f"task {self.id}: {self.status} with an error of the tool")
+        of_a_result = self.tool_error is not None or self.result_outline is not None
+        if of_a_result and self.status is not TaskStatus.COMPLETED:
+            raise ValueError(f"task {self.id}: {self.status} with what is known of a result")
         if (self.error is not None) != (self.status is TaskStatus.FAILED):
             raise ValueError(f"task {self.id}: {self.status} and its error do not fit")
 

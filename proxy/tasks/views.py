@@ -11,11 +11,15 @@ from datetime import UTC, datetime
 
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps
+from proxy.protocol.outline import Pieces, whole
 from proxy.tasks.policy import Polling, running_ttl_ms
 from proxy.tasks.task import InputRequest, Task
 
 Lift = Callable[[bytes], bytes]
-"""Makes a stored upstream result or error fit for a modern client."""
+"""Makes a stored upstream error fit for a modern client."""
+
+LiftResult = Callable[[bytes], Pieces]
+"""The same for a stored result, which may be large."""
 
 
 def create_task_result(task: Task, polling: Polling, now_ms: int) -> bytes:
@@ -23,17 +27,19 @@ def create_task_result(task: Task, polling: Polling, now_ms: int) -> bytes:
     return _object([(b'"resultType"', dumps(names.TASK)), *_fields(task, polling, now_ms)])
 
 
-def detailed_task(task: Task, polling: Polling, now_ms: int, *, lift_result: Lift, lift_error: Lift) -> bytes:
+def detailed_task(
+    task: Task, polling: Polling, now_ms: int, *, lift_result: LiftResult, lift_error: Lift
+) -> bytes:
     """DetailedTask: the params of `notifications/tasks`."""
-    return _object(_detailed(task, polling, now_ms, lift_result, lift_error))
+    return whole(_detailed(task, _fields(task, polling, now_ms), lift_result, lift_error))
 
 
 def get_task_result(
-    task: Task, polling: Polling, now_ms: int, *, lift_result: Lift, lift_error: Lift
-) -> bytes:
+    task: Task, polling: Polling, now_ms: int, *, lift_result: LiftResult, lift_error: Lift
+) -> Pieces:
     """GetTaskResult: the DetailedTask with `resultType: "complete"`."""
-    fields = _detailed(task, polling, now_ms, lift_result, lift_error)
-    return _object([(b'"resultType"', dumps(names.COMPLETE)), *fields])
+    fields = [(b'"resultType"', dumps(names.COMPLETE)), *_fields(task, polling, now_ms)]
+    return _detailed(task, fields, lift_result, lift_error)
 
 
 def input_requests(requests: tuple[InputRequest, ...]) -> bytes:
@@ -49,16 +55,15 @@ def _question(request: InputRequest) -> bytes:
 
 
 def _detailed(
-    task: Task, polling: Polling, now_ms: int, lift_result: Lift, lift_error: Lift
-) -> list[tuple[bytes, bytes]]:
-    fields = _fields(task, polling, now_ms)
+    task: Task, fields: list[tuple[bytes, bytes]], lift_result: LiftResult, lift_error: Lift
+) -> Pieces:
     if task.inputs:
         fields.append((b'"inputRequests"', input_requests(task.inputs)))
-    if task.result is not None:
-        fields.append((b'"result"', lift_result(task.result)))
     if task.error is not None:
         fields.append((b'"error"', lift_error(task.error)))
-    return fields
+    if task.result is None:
+        return (_object(fields),)
+    return (_object(fields)[:-1] + b',"result":', *lift_result(task.result), b"}")
 
 
 def ttl_and_interval_ms(task: Task, polling: Polling, now_ms: int) -> tuple[int, int]:

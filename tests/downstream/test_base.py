@@ -8,7 +8,7 @@ from http import HTTPStatus
 import pytest
 
 from proxy import errors
-from proxy.downstream.base import headers_of_fault, message_of, message_of_fault
+from proxy.downstream.base import headers_of_fault, message_of, message_of_fault, pieces_of
 from proxy.errors import ErrorCode, LimitReached, ProxyError, TaskNotFound, UpstreamRefused
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ErrorAnswer, ResultAnswer
@@ -22,6 +22,21 @@ def test_an_answer_keeps_its_bytes_and_the_spelling_of_the_id() -> None:
     assert (raw, status) == (b'{"jsonrpc":"2.0","id":"\\u0061","result":{ "b":1.0}}', HTTPStatus.OK)
     raw, status = message_of(ID, ErrorAnswer(b'{"code": 1}', HTTPStatus.NOT_FOUND))
     assert (raw, status) == (b'{"jsonrpc":"2.0","id":"\\u0061","error":{"code": 1}}', HTTPStatus.NOT_FOUND)
+
+
+def test_an_answer_in_pieces_is_the_same_answer_and_is_not_copied() -> None:
+    large = b'{"a":"' + b"x" * 1_000_000 + b'"'
+    answer = ResultAnswer(memoryview(large), b',"b":1', b"}")
+    assert answer.result == large + b',"b":1}'
+    match answer:
+        case ResultAnswer(result):
+            assert result == answer.result
+    assert message_of(ID, answer) == message_of(ID, ResultAnswer(answer.result))
+    pieces, status = pieces_of(ID, answer)
+    assert (b"".join(pieces), status) == message_of(ID, answer)
+    assert [piece.obj for piece in pieces if isinstance(piece, memoryview)] == [large]
+    assert answer.result is not large
+    assert ResultAnswer(large).result is large
 
 
 def test_a_fault_says_what_it_is_with_data_where_it_has_some() -> None:

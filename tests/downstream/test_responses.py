@@ -35,6 +35,18 @@ async def test_a_result_alone_is_one_json_object() -> None:
             assert {"Mcp-Session-Id", "X-Accel-Buffering"}.isdisjoint(response.headers)
 
 
+@pytest.mark.parametrize("size", [10, 1_000_000])
+async def test_a_result_in_pieces_is_one_json_object_too(size: int) -> None:
+    """Whether small enough to be sent at once, or written piece by piece."""
+    async with http_rig() as rig:
+        text = b'{"a":"' + b"x" * size + b'"}'
+        rig.router.always = ResultAnswer(memoryview(text)[:-1], b',"b":1', memoryview(text)[-1:])
+        async with rig.post() as response:
+            body = await response.read()
+            assert response.headers["Content-Length"] == str(len(body))
+            assert body == b'{"jsonrpc":"2.0","id":1,"result":' + text[:-1] + b',"b":1}}'
+
+
 async def test_the_first_notification_makes_it_a_stream() -> None:
     """HTTP-007, HTTP-009, HTTP-010, HTTP-011, HTTP-013, F03: a first byte with the head, and no event ids."""
     async with http_rig() as rig:

@@ -11,6 +11,8 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from proxy.protocol.envelope import RawObject
+from proxy.protocol.outline import Outline
 from proxy.tasks.policy import Policy, Polling
 from tests.routing.bench import TASKS, Bench, bench
 from tests.routing.fake_server import TEXT, Refused
@@ -44,6 +46,8 @@ async def test_a_result_ends_in_completed_whether_or_not_it_is_an_error_of_the_t
         assert answer["result"]["content"] == TEXT["content"]
         stored = await rig.stored(task)
         assert stored.tool_error == (TEXT["content"][0]["text"] if is_error else None)
+        assert stored.result is not None
+        assert stored.result_outline == Outline.of(RawObject.parse(stored.result))
 
 
 @pytest.mark.parametrize("code, seen", [(-32602, -32602), (7, 7), (-32002, -32602), (-32050, -32603)])

@@ -13,6 +13,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from proxy.protocol.outline import Outline
+from proxy.routing.base import ResultAnswer
+from proxy.tasks import lifecycle
+from proxy.tasks.policy import Polling
 from tests.routing.bench import ADA, ASKABLE, BOB, TASKS, Bench, Client, bench
 from tests.routing.fake_server import Asked, Call, Refused
 
@@ -143,6 +147,47 @@ async def test_a_task_of_another_owner_is_as_unknown_as_one_that_never_was() -> 
             assert answers[0] == answers[1]
         assert (await ada.get(task))["status"] == "input_required"
         assert not question.answers
+
+
+async def test_a_result_is_read_for_its_owner_alone_and_where_it_is_shown() -> None:
+    """TX-SEC-002: who may not have it could tell from the time that a large one takes."""
+    async with bench(polls=1) as rig:
+        ada, bob = rig.client(owner=ADA), rig.client(owner=BOB)
+        task, call = await rig.task(ada)
+        call.answer()
+        await rig.settle()
+        rig.store.results_read = 0
+        for method in METHODS:
+            await bob.start(method, params(task, inputResponses={})).error()
+        await ada.cancel(task)
+        await ada.update(task, {})
+        assert rig.store.results_read == 0
+        await ada.get(task)
+        assert rig.store.results_read == 1
+        assert (await ada.start("tasks/get", params(task)).error())[0] == 429
+        assert rig.store.results_read == 1
+
+
+async def test_a_stored_result_is_neither_read_through_nor_copied_at_a_poll() -> None:
+    """Others are served meanwhile: with 50 MB each of the two would take a second from them."""
+    broken = b'{"content":[[["' + b"x" * 1_000_000 + b'"}'  # who reads it through stumbles
+    async with bench() as rig:
+        now_ms = rig.clock.wall_ms()
+        task = lifecycle.created(
+            id=UNKNOWN, owner=ADA.key, method="tools/call", name="t", now_ms=now_ms, retention_ms=60_000
+        )
+        outline = Outline((), len(broken) - 1)
+        task = lifecycle.completed(
+            task, broken, b'{"name":"s"}', Polling(), now_ms, tool_error=None, outline=outline
+        )
+        await rig.memory.create(task)
+        polled = rig.client(owner=ADA).start("tasks/get", params(task.id))
+        answer = await polled.answer()
+        assert isinstance(answer, ResultAnswer)
+        pieces = answer.pieces
+        assert sum(len(piece) for piece in pieces if isinstance(piece, bytes)) < 1_000
+        assert [piece.obj for piece in pieces if isinstance(piece, memoryview)] == [broken] * 2
+        assert b'"result":' + broken[:-1] + b',"resultType":"complete","_meta":{' in answer.result
 
 
 async def test_another_connection_of_the_owner_may_do_all() -> None:

@@ -18,7 +18,8 @@ class TroubledStore:
 
     `broken`: writes fail. `unsure`: writes are made, and fail all the same. `late`: writes fail, and are made
     by `make_late_ones`. `unreadable`: reads fail. `buggy`: the next write raises what no store should. All
-    writes wait for `gate`, all reads of a task for `read_gate`; `writes` counts those that were made.
+    writes wait for `gate`, all reads of a task for `read_gate`; `writes` counts those that were made, and
+    `results_read` the tasks that were read with their results.
     """
 
     def __init__(self, store: TaskStore) -> None:
@@ -35,6 +36,7 @@ class TroubledStore:
         self.read_gate.set()
         self.waiting = 0
         self.writes: Counter[str] = Counter()
+        self.results_read = 0
 
     async def _write(self, what: str, write: Callable[[], Awaitable[None]]) -> None:
         self.waiting += 1
@@ -70,6 +72,7 @@ class TroubledStore:
     async def get(self, task_id: str, *, result: bool = True) -> Task:
         await self.read_gate.wait()
         self._read()
+        self.results_read += result
         return await self._store.get(task_id, result=result)
 
     async def compare_and_set(self, old: Task, new: Task) -> None:

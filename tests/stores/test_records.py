@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.protocol.envelope import Member
+from proxy.protocol.outline import Outline
 from proxy.stores.records import (
     FORMAT,
     HEADER_SIZE,
@@ -21,6 +23,7 @@ from proxy.tasks.task import InputAnswer, InputRequest, Task, TaskStatus
 from tests.manual_clock import ManualClock
 from tests.stores.records import a_task, asked, cancelled, completed, failed
 
+OUTLINE = Outline((Member("_meta", 1, 9, 1 << 40),), 1 << 40)
 FORMAT_1 = bytes.fromhex(
     "74707801ee72c6f77fe7f4843c3bb96a1e0184da81a47461736bde0012a26964d9247470782d30303030303030303030"
     "30303030303030303030303030303030303030303030a56f776e6572a5616c696365a66d6574686f64aa746f6f6c732f"
@@ -41,7 +44,7 @@ def test_every_kind_of_record_comes_back_equal() -> None:
         task,
         asked(task, clock),
         completed(task, clock),
-        replace(completed(task, clock), tool_error="no such table"),
+        replace(completed(task, clock), tool_error="no such table", result_outline=OUTLINE),
         failed(task, clock),
         cancelled(task, clock),
     ):

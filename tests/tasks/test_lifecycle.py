@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import IllegalTransition
+from proxy.protocol.outline import Outline
 from proxy.tasks import lifecycle
 from proxy.tasks.lifecycle import TRANSITIONS, TaskEvent, next_status
 from proxy.tasks.task import Task, TaskStatus
@@ -170,8 +171,12 @@ def test_a_result_is_kept_as_the_text_it_came_in() -> None:
 
 def test_what_a_tool_reports_as_its_error_is_kept_beside_the_result() -> None:
     """TX-STA-004, T25-STA-003: completed is what the record says; the 2025 dialect reads the other field."""
-    task = lifecycle.completed(waiting(), RESULT, None, POLLING, LATER_MS, tool_error="no such table")
+    outline = Outline((), 1)
+    task = lifecycle.completed(
+        waiting(), RESULT, None, POLLING, LATER_MS, tool_error="no such table", outline=outline
+    )
     assert (task.status, task.result, task.tool_error) == (TaskStatus.COMPLETED, RESULT, "no such table")
+    assert task.result_outline == outline
     assert completed().tool_error is None
 
 

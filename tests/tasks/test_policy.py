@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.protocol.envelope import loads
+from proxy.protocol.outline import whole
 from proxy.tasks import lifecycle, views
 from proxy.tasks.policy import CONVERTIBLE, InputMode, Policy, Polling, ToolMode, ToolPolicy, running_ttl_ms
 from tests.tasks.examples import CREATED_MS, LATER_MS, POLLING, RETENTION_MS
@@ -76,7 +77,9 @@ def test_a_further_method_needs_a_row_and_nothing_of_the_task_machine() -> None:
         id="x", owner="alice", method="prompts/get", name="p", now_ms=CREATED_MS, retention_ms=RETENTION_MS
     )
     task = lifecycle.completed(task, b'{"messages":[]}', None, POLLING, LATER_MS, tool_error=None)
-    read = views.get_task_result(task, POLLING, LATER_MS, lift_result=bytes, lift_error=bytes)
+    read = whole(
+        views.get_task_result(task, POLLING, LATER_MS, lift_result=lambda raw: (raw,), lift_error=bytes)
+    )
     assert loads(read)["result"] == {"messages": []}
 
 

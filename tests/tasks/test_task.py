@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proxy.protocol.outline import Outline
 from proxy.tasks.task import ID_PREFIX, ID_RANDOM_BYTES, TaskStatus, is_task_id
 from tests.tasks.examples import (
     CREATED_MS,
@@ -38,6 +39,7 @@ from tests.tasks.examples import (
         (completed(), {"error": ERROR}),
         (working(), {"tool_error": "no such table"}),
         (failed(), {"tool_error": "no such table"}),
+        (failed(), {"result_outline": Outline((), 1)}),
         (cancelled(), {"tool_error": "no such table"}),
         (failed(), {"error": None}),
         (failed(), {"result": RESULT}),

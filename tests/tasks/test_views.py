@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from proxy.protocol.envelope import loads
+from proxy.protocol.outline import Pieces, whole
 from proxy.tasks import lifecycle
 from proxy.tasks.lifecycle import TaskEvent
 from proxy.tasks.task import InputRequest, Task, TaskStatus
@@ -51,8 +52,12 @@ def as_it_is(raw: bytes) -> bytes:
     return raw
 
 
+def in_one_piece(raw: bytes) -> Pieces:
+    return (raw,)
+
+
 def read(task: Task, now_ms: int = LATER_MS) -> bytes:
-    return get_task_result(task, POLLING, now_ms, lift_result=as_it_is, lift_error=as_it_is)
+    return whole(get_task_result(task, POLLING, now_ms, lift_result=in_one_piece, lift_error=as_it_is))
 
 
 @every_status
@@ -71,7 +76,7 @@ def test_tasks_get_has_the_members_of_the_status_and_no_others(status: TaskStatu
 def test_a_notification_is_the_task_without_a_result_type(status: TaskStatus) -> None:
     """TX-NOT-004, TX-RES-002: otherwise what tasks/get says at that moment."""
     task = in_status(status)
-    told = loads(detailed_task(task, POLLING, LATER_MS, lift_result=as_it_is, lift_error=as_it_is))
+    told = loads(detailed_task(task, POLLING, LATER_MS, lift_result=in_one_piece, lift_error=as_it_is))
     assert {"resultType": "complete", **told} == loads(read(task))
 
 
@@ -131,13 +136,13 @@ def test_an_error_is_the_upstreams_own_text() -> None:
 
 def test_result_and_error_are_made_fit_for_the_client_by_whoever_asks() -> None:
     lifted = get_task_result(
-        completed(), POLLING, LATER_MS, lift_result=lambda raw: b'{"lifted":1}', lift_error=as_it_is
+        completed(), POLLING, LATER_MS, lift_result=lambda raw: (b'{"lifted"', b":1}"), lift_error=as_it_is
     )
-    assert loads(lifted)["result"] == {"lifted": 1}
+    assert loads(whole(lifted))["result"] == {"lifted": 1}
     lifted = get_task_result(
-        failed(), POLLING, LATER_MS, lift_result=as_it_is, lift_error=lambda raw: b'{"lifted":2}'
+        failed(), POLLING, LATER_MS, lift_result=in_one_piece, lift_error=lambda raw: b'{"lifted":2}'
     )
-    assert loads(lifted)["error"] == {"lifted": 2}
+    assert loads(whole(lifted))["error"] == {"lifted": 2}
 
 
 def test_questions_are_method_and_params_as_the_upstream_gave_them() -> None:
