@@ -84,6 +84,7 @@ class Parking:
         self._clock = clock
         self._key = key
         self._wait_s = wait_s
+        self._zero_ms = clock.wall_ms() - int(clock.monotonic() * 1000)
         self._parked: dict[bytes, Parked] = {}
 
     @property
@@ -107,12 +108,12 @@ class Parking:
             call.stop("too many calls wait for their clients")
             raise UpstreamUnavailable("too many calls wait for answers of their clients; try again later")
         self._runner.spawn(self._forget_in_time, nonce, parked)
-        return seal(self._key, nonce, self._clock.wall_ms() + int(self._wait_s * 1000), _claim(request))
+        return seal(self._key, nonce, self._now_ms() + int(self._wait_s * 1000), _claim(request))
 
     def find(self, state: str, request: ClientRequest) -> Parked:
         """What `state` stands for in this request. Raises ClientProtocolError if that is nothing."""
         try:
-            nonce = unseal(self._key, state, self._clock.wall_ms(), _claim(request))
+            nonce = unseal(self._key, state, self._now_ms(), _claim(request))
         except InvalidState as exc:
             raise ClientProtocolError(ErrorCode.INVALID_PARAMS, str(exc)) from exc
         parked = self._parked.get(nonce)
@@ -125,6 +126,10 @@ class Parking:
         for parked in self._parked.values():
             if parked.round is None:
                 parked.call.stop("the proxy is shutting down")
+
+    def _now_ms(self) -> int:
+        """Wall time without its jumps: a state holds as long as its call is parked, and no other knows it."""
+        return self._zero_ms + int(self._clock.monotonic() * 1000)
 
     async def _forget_in_time(self, nonce: bytes, parked: Parked) -> None:
         """A parked call is cancelled upstream, a remembered retry is forgotten (MRTR-012)."""

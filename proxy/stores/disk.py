@@ -67,7 +67,7 @@ class DiskStore(AsyncContextManagerMixin):
         self._path = directory.absolute()
         self._durability = durability
         self._clock = clock
-        self._index = Index()
+        self._index = Index(clock)
         self._memos = Memos()
         self._watchers = Watchers()
         self._opened: OpenStore
@@ -86,7 +86,9 @@ class DiskStore(AsyncContextManagerMixin):
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         synced = self._durability is Durability.POWER
-        opened = self._opened = await to_thread.run_sync(partial(open_store, self._path, synced=synced))
+        opened = self._opened = await to_thread.run_sync(
+            partial(open_store, self._path, self._clock, synced=synced)
+        )
         self._writer = Writer(opened.cache, opened.results, synced=synced, metrics=self._metrics)
         self._metrics.show("store_queue", lambda: self._writer.queued)
         self._index, self._memos = opened.index, opened.memos
@@ -129,7 +131,7 @@ class DiskStore(AsyncContextManagerMixin):
             await self._changes.turn(task.id)
             if task.id in self._opened.newer:
                 raise TaskConflict("task not created: its id is taken")
-            self._index.check_create(task, self._clock.wall_ms())
+            self._index.check_create(task)
             await self._changes.put(task)
 
     async def get(self, task_id: str, *, result: bool = True) -> Task:
@@ -160,7 +162,7 @@ class DiskStore(AsyncContextManagerMixin):
         self._changes.note(new)
 
     async def owned(self, owner: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
-        return self._index.owned(owner, after, limit, self._clock.wall_ms())
+        return self._index.owned(owner, after, limit)
 
     async def unfinished(self) -> list[Task]:
         return self._index.unfinished()
@@ -211,15 +213,15 @@ class DiskStore(AsyncContextManagerMixin):
     def _live(self, task_id: str) -> Task:
         if task_id in self._opened.newer:
             raise StoreError("the task was stored by a newer version of mcp-taskproxy")
-        return self._index.live(task_id, self._clock.wall_ms())
+        return self._index.live(task_id)
 
     def _check_change(self, old: Task, new: Task) -> None:
         self._live(old.id)
-        self._index.check_change(old, new, self._clock.wall_ms())
+        self._index.check_change(old, new)
 
     def _begin_removals(self) -> list[Pending]:
         """Some of the tasks that are over; one that is just being changed has its turn another time."""
-        over = list(islice(self._index.over(self._clock.wall_ms()), _EXPIRE_AT_ONCE))
+        over = list(islice(self._index.over(), _EXPIRE_AT_ONCE))
         return [self._changes.remove(task.id) for task in over if not self._changes.is_pending(task.id)]
 
     def _with_result(self, task: Task, file: str | None) -> Task:

@@ -33,7 +33,7 @@ class MemoryStore(AsyncContextManagerMixin):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._index = Index()
+        self._index = Index(clock)
         self._memos = Memos()
         self._watchers = Watchers()
         self._secret = secrets.token_bytes(SECRET_BYTES)
@@ -47,24 +47,24 @@ class MemoryStore(AsyncContextManagerMixin):
 
     async def create(self, task: Task) -> None:
         await checkpoint()
-        self._index.check_create(task, self._clock.wall_ms())
+        self._index.check_create(task)
         self._put(task)
 
     async def get(self, task_id: str, *, result: bool = True) -> Task:
-        task = self._index.live(task_id, self._clock.wall_ms())
+        task = self._index.live(task_id)
         return task if result else without_result(task)
 
     async def compare_and_set(self, old: Task, new: Task) -> None:
         await checkpoint()
-        self._index.check_change(old, new, self._clock.wall_ms())
+        self._index.check_change(old, new)
         self._put(new)
 
     async def note(self, old: Task, new: Task) -> None:
-        self._index.check_change(old, new, self._clock.wall_ms())
+        self._index.check_change(old, new)
         self._put(new)
 
     async def owned(self, owner: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
-        return self._index.owned(owner, after, limit, self._clock.wall_ms())
+        return self._index.owned(owner, after, limit)
 
     async def unfinished(self) -> list[Task]:
         return self._index.unfinished()
@@ -76,7 +76,7 @@ class MemoryStore(AsyncContextManagerMixin):
         return self._watchers.watch(task_ids)
 
     async def expire(self) -> int:
-        over = list(self._index.over(self._clock.wall_ms()))
+        over = list(self._index.over())
         for task in over:
             self._index.remove(task.id)
         for key in self._memos.over(self._clock.wall_ms()):

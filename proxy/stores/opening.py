@@ -12,6 +12,7 @@ from pathlib import Path
 
 from diskcache import Cache
 
+from proxy.clock import Clock
 from proxy.errors import StoreError
 from proxy.stores.directory import HeldDirectory, unusable
 from proxy.stores.index import Index
@@ -34,11 +35,11 @@ class OpenStore:
     memos: Memos
 
 
-def open_store(directory: Path, *, synced: bool) -> OpenStore:
+def open_store(directory: Path, clock: Clock, *, synced: bool) -> OpenStore:
     """Raises ConfigError if the directory cannot be used, with one line that names it."""
     held = HeldDirectory(directory)
     try:
-        return _open(held, synced=synced)
+        return _open(held, clock, synced=synced)
     except BaseException as exc:
         held.release()
         if isinstance(exc, (OSError, sqlite3.Error, StoreError)):
@@ -46,13 +47,13 @@ def open_store(directory: Path, *, synced: bool) -> OpenStore:
         raise
 
 
-def _open(held: HeldDirectory, *, synced: bool) -> OpenStore:
+def _open(held: HeldDirectory, clock: Clock, *, synced: bool) -> OpenStore:
     secret = held.secret()
     results = ResultFiles(held.path, synced=synced)
     results.make_directory()
     cache = open_cache(held.path, synced=synced)
     cache.close()  # this thread's connection
-    loaded = load(held.path, results)
+    loaded = load(held.path, results, clock)
     results.remove_strays(results.names(), loaded.files.values(), loaded.newer)
     return OpenStore(
         held=held,

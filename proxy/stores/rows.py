@@ -19,6 +19,7 @@ import structlog
 from diskcache import Cache, Disk
 from diskcache.core import DBNAME, MODE_RAW
 
+from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError
 from proxy.stores import memos
 from proxy.stores.directory import make_private_file, sync_directory
@@ -122,7 +123,7 @@ class Loaded:
     the proxy wrote: they are left alone.
     """
 
-    index: Index = field(default_factory=Index)
+    index: Index
     files: dict[str, str] = field(default_factory=dict)
     newer: set[str] = field(default_factory=set)
     memos: list[memos.Memo] = field(default_factory=list)
@@ -133,9 +134,9 @@ class Loaded:
             self.files[record.task.id] = record.result_file
 
 
-def load(directory: Path, results: ResultFiles) -> Loaded:
+def load(directory: Path, results: ResultFiles, clock: Clock) -> Loaded:
     """Read all rows, and set aside the damaged ones. Raises sqlite3.Error if the database itself is."""
-    loaded = Loaded()
+    loaded = Loaded(Index(clock))
     with closing(
         sqlite3.connect(directory / DBNAME, timeout=LOCK_WAIT_S, isolation_level=None)
     ) as connection:

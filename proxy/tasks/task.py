@@ -111,10 +111,6 @@ class Task:
         if (self.error is not None) != (self.status is TaskStatus.FAILED):
             raise ValueError(f"task {self.id}: {self.status} and its error do not fit")
 
-    def expired(self, now_ms: int) -> bool:
-        """Whether its last announced ttl is over. A task that runs never expires."""
-        return self.ttl_ms is not None and now_ms >= self.created_at_ms + self.ttl_ms
-
     def __repr__(self) -> str:
         return f"<Task {self.name!r} {self.status} r{self.revision}, {len(self.inputs)} open>"
 

@@ -91,3 +91,16 @@ async def test_after_their_time_nothing_is_held() -> None:
         await rig.pass_time(600)
         assert repr(rig.conversion._parking) == "<Parking 0 states>"
         assert rig.runner.in_flight == 0
+
+
+@pytest.mark.parametrize("jump_s", [-86_400, 86_400])
+async def test_a_jump_of_the_wall_clock_does_not_end_the_wait(jump_s: int) -> None:
+    """MRTR-012: the wait is a duration."""
+    async with bench() as rig:
+        client = rig.client(capabilities=ASKABLE)
+        asked, call, _ = await parked(rig, client)
+        rig.clock.set_wall_ms(rig.clock.wall_ms() + jump_s * 1000)
+        again = client.retry(asked, "slow", dict.fromkeys(asked["inputRequests"], YES))
+        await rig.settle()
+        call.answer()
+        assert (await again.result())["resultType"] == "complete"

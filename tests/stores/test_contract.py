@@ -300,6 +300,28 @@ async def test_a_task_that_runs_is_not_removed_whatever_its_ttl_says(
     assert await store.owned("alice") == [task]
 
 
+@pytest.mark.parametrize("jump_s", [-86_400, 86_400])
+async def test_a_jump_of_the_wall_clock_neither_ends_nor_prolongs_what_is_kept(
+    store: TaskStore, clock: ManualClock, jump_s: int
+) -> None:
+    """How long a result is kept is a duration; whether it began before or after the jump."""
+    before = a_task(clock)
+    await store.create(before)
+    await store.compare_and_set(before, before := completed(before, clock))
+    clock.set_wall_ms(clock.wall_ms() + jump_s * 1000)
+    after = a_task(clock)
+    await store.create(after)
+    await store.compare_and_set(after, after := completed(after, clock))
+    await clock.advance(TTL_MS / 1000 - 0.001)
+    assert await store.expire() == 0
+    assert [await store.get(task.id) for task in (before, after)] == [before, after]
+    await clock.advance(0.002)
+    for task in (before, after):
+        with pytest.raises(TaskNotFound):
+            await store.get(task.id)
+    assert await store.expire() == 2
+
+
 async def test_many_tasks_expire_together(store: TaskStore, clock: ManualClock) -> None:
     async with anyio.create_task_group() as group:
         for _ in range(600):
