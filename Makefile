@@ -14,6 +14,11 @@ LISTEN := 127.0.0.1:8080
 # For a look at one part: make test ARGS=tests/test_config.py
 ARGS ?=
 
+# Most tests wait for other processes most of their time, so they run side by side. Those that would notice
+# the others are marked `alone`, and run after them.
+WORKERS ?= 4
+EVERY_TEST = $(PY) -m pytest -n $(WORKERS) --dist worksteal -m 'not alone' && $(PY) -m pytest -m alone
+
 .PHONY: run test check format tools bench lock clean
 .DELETE_ON_ERROR:
 
@@ -23,13 +28,13 @@ run: .venv/run.done
 	@exec .venv/bin/mcp-taskproxy --listen $(LISTEN) --store disk:.work/demo-data -- $(PY) examples/demo_server.py
 
 test: .venv/dev.done tools
-	$(PY) -m pytest $(ARGS)
+	$(if $(ARGS),$(PY) -m pytest $(ARGS),$(EVERY_TEST))
 
 check: .venv/dev.done tools
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest
+	$(EVERY_TEST)
 
 format: .venv/dev.done
 	$(PY) -m ruff format .

@@ -89,6 +89,7 @@ async def test_calls_that_end_within_the_drain_time_are_kept(bench: Bench) -> No
         assert answer.text.startswith("finished ")
 
 
+@pytest.mark.alone
 async def test_a_second_sigterm_ends_it_at_once(bench: Bench) -> None:
     legacy = await bench.legacy("stdio")
     proxy = await bench.proxy(legacy.upstream, LONG_DRAIN)

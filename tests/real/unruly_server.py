@@ -11,7 +11,7 @@ from proxy.protocol import names
 from tests.real.waiting import until
 
 SCRIPT: Final = Path(__file__).parent / "upstreams" / "unruly.py"
-TOLD_BOUND_S: Final = 3.0
+TOLD_BOUND_S: Final = 8.0
 
 
 class Unruly:
