@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 NOW: Final = ("--threshold", "0s")
 EXIT_S: Final = 8.0  # from the client's end to that of the last process
-LEFT_S: Final = 2.0  # from the end of the proxy to that; it has waited for them, the system may still bury them
+LEFT_S: Final = 2.0  # from the end of the proxy to that; it has waited, but the system may bury them later
 DRAIN: Final = "MCP_TASKPROXY_DRAIN"
 
 
