@@ -15,7 +15,7 @@ from tests.real.waiting import until
 
 NAME: Final = "mcp.example.com"
 TO: Final = "127.0.0.1:8080"  # where both files expect the proxy
-START_BOUND_S: Final = 20.0
+START_BOUND_S: Final = 40.0
 SYSTEM_PATH: Final = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"
 
 NGINX_MAIN: Final = """

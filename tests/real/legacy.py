@@ -14,7 +14,7 @@ from tests.setup_tools import TESTS, venv_python
 Transport = Literal["stdio", "http"]
 
 SCRIPT: Final = TESTS / "fixtures" / "legacy_server.py"
-START_BOUND_S: Final = 20.0
+START_BOUND_S: Final = 40.0
 
 
 class Legacy:
@@ -70,7 +70,7 @@ class Legacy:
         """How often `event` happened, by the label, key or file name of the call."""
         return Counter(row["label"] for row in self.journal() if row["event"] == event and row.get("label"))
 
-    async def happened(self, event: str, label: str, *, within_s: float = 10.0) -> None:
+    async def happened(self, event: str, label: str, *, within_s: float = 30.0) -> None:
         """Wait until the journal has it."""
         what = f"{event} of {label!r} in the journal"
         await until(lambda: self.labels(event)[label] > 0, what, within_s=within_s)

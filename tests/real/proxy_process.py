@@ -25,9 +25,9 @@ from tests.real.processes import (
 )
 from tests.real.waiting import until
 
-START_BOUND_S: Final = 20.0
+START_BOUND_S: Final = 40.0
 DRAIN_S: Final = 1.0  # the configured drain time, short so that tests are
-EXIT_BOUND_S: Final = DRAIN_S + 5.0
+EXIT_BOUND_S: Final = DRAIN_S + 10.0
 
 Upstream = str | Sequence[str]
 """A URL, or a command with its arguments."""

@@ -23,7 +23,7 @@ from tests.real.modern_client import EVENT_STREAM
 from tests.real.upstreams.raw_json import flat, meaning, value
 from tests.setup_tools import TESTS
 
-ANSWER_BOUND_S: Final = 20.0
+ANSWER_BOUND_S: Final = 40.0
 END_BOUND_S: Final = 15.0
 
 

@@ -24,7 +24,7 @@ from tests.real.processes import MARKER, marked_processes
 from tests.real.waiting import until
 from tests.setup_tools import TESTS
 
-ANSWER_BOUND_S: Final = 20.0
+ANSWER_BOUND_S: Final = 40.0
 CHUNK: Final = 65_536
 CLIENT: Final = {"name": "raw-stdio-client", "version": "1"}
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 WALKTHROUGH: Final = TESTS / "real" / "clients" / "fastmcp_walkthrough.py"
 WORK_S: Final = 6.0
-WALK_BOUND_S: Final = 60.0
+WALK_BOUND_S: Final = 120.0
 LONG: Final = "trigger-long-running-operation"
 ASKS: Final = "trigger-elicitation-request"
 
@@ -49,7 +49,7 @@ async def everything(transport: Transport, home: Path) -> AsyncIterator[tuple[Up
     port = free_port()
     server = Program([*command, "streamableHttp"], log=home / "everything.log", env={"PORT": str(port)})
     try:
-        await until(lambda: accepts(port), "server-everything listens", within_s=20)
+        await until(lambda: accepts(port), "server-everything listens", within_s=40)
         async with anyio.create_task_group() as relays:
             tapped = await relays.start(relay, record, port)
             yield f"http://127.0.0.1:{tapped}/mcp", record

@@ -51,7 +51,7 @@ async def test_cancel_and_result_released_together_leave_one_outcome(bench: Benc
     outcomes: Counter[str] = Counter()
 
     lag_s = FIRST_LAG_S
-    with anyio.fail_after(120):
+    with anyio.fail_after(200):
         for _ in range(ROUNDS):
             outcome = await one_race(client, lag_s)
             lag_s = lag_s * LAG_STEP if outcome == "cancelled" else lag_s / LAG_STEP
@@ -149,7 +149,7 @@ async def test_an_upstream_that_crashes_fails_its_tasks_and_the_next_call_works(
         crashed = await blocking.call_tool("crash")
         assert crashed.error["code"] == -32603
 
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(crash)
             await until(lambda: any(row["event"] == "crash" for row in legacy.journal()), "the crash")
@@ -179,7 +179,7 @@ async def test_a_parked_call_whose_client_never_returns_is_cancelled_upstream(
     bench: Bench, transport: Transport
 ) -> None:
     legacy = await bench.legacy(transport)
-    proxy = await bench.proxy(legacy.upstream, {"tasks": {"threshold": "250ms", "mrtr_wait": "1s"}})
+    proxy = await bench.proxy(legacy.upstream, {"tasks": {"threshold": "10s", "mrtr_wait": "1s"}})
     client = await bench.client(proxy, capabilities=ELICITATION)
 
     asked = await client.call_tool(ASKS)
@@ -205,7 +205,7 @@ async def test_a_question_before_the_threshold_is_answered_by_a_retry(
     bench: Bench, transport: Transport
 ) -> None:
     legacy = await bench.legacy(transport, "--post-delay", "0")
-    proxy = await bench.proxy(legacy.upstream, SETTINGS)
+    proxy = await bench.proxy(legacy.upstream, {"tasks": {"threshold": "10s"}})
     client = await bench.client(proxy, capabilities=ELICITATION)
 
     asked = await client.call_tool("test_tool_with_task")
@@ -287,10 +287,10 @@ async def both_open(client: ModernClient, task: str) -> dict[str, str]:
 async def test_a_question_off_the_call_s_stream_reaches_the_call(bench: Bench) -> None:
     """On HTTP it comes on the session's GET stream, as from many servers."""
     legacy = await bench.legacy("http")
-    proxy = await bench.proxy(legacy.upstream, SETTINGS)
+    proxy = await bench.proxy(legacy.upstream, {"tasks": {"threshold": "1s"}})
     client = await bench.client(proxy, capabilities=ELICITATION)
 
-    task = (await client.call_tool("elicit_unrelated", {"delay": 0.6})).task_id
+    task = (await client.call_tool("elicit_unrelated", {"delay": 1.5})).task_id
     asked = await client.wait_task(task, {"input_required"})
     [key] = asked.result["inputRequests"]
     await client.update_task(task, {key: accepted(name="Ada")})
@@ -312,7 +312,7 @@ async def test_listeners_see_every_state_of_a_task_and_its_end_last(
     client = await bench.client(proxy, capabilities=ELICITATION)
     task = (await client.call_tool("confirm_delete", {"filename": "b.txt"})).task_id
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with client.listen(taskIds=[task]) as stream:
             acknowledged = await anext(stream)
             assert acknowledged["params"]["notifications"]["taskIds"] == [task]

@@ -28,10 +28,10 @@ pytestmark = pytest.mark.anyio
 
 ENTRIES: Final = [entry for entry in entries(CLIENTS) if entry.command == COMMAND]
 SLOW_TOOL: Final = "trigger-long-running-operation"
-ANSWER_BOUND_S: Final = 30.0
+ANSWER_BOUND_S: Final = 60.0
 WORK_S: Final = 6
-WALK_BOUND_S: Final = 60.0
-LISTEN_BOUND_S: Final = 20.0
+WALK_BOUND_S: Final = 120.0
+LISTEN_BOUND_S: Final = 40.0
 
 
 # -- the clients' entries ----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 SETTINGS: Final[dict[str, Any]] = {"tasks": {"threshold": "0s"}}
 LONG_DRAIN: Final[dict[str, Any]] = {**SETTINGS, "drain": "60s"}
 AT_ONCE_S: Final = 2.0
-ORPHAN_BOUND_S: Final = 5.0
+ORPHAN_BOUND_S: Final = 10.0
 
 
 async def start_tasks(client: ModernClient, legacy: Legacy, seconds: float = 300) -> list[str]:

@@ -32,7 +32,7 @@ from tests.setup_tools import EVERYTHING, node, npm_module
 
 pytestmark = pytest.mark.anyio
 
-START_BOUND_S: Final = 20.0
+START_BOUND_S: Final = 40.0
 CAPABILITIES: Final = ClientCapabilities.parse(b'{"elicitation":{}}')
 ACCEPTED: Final = b'{"action":"accept","content":{"confirm":true}}'
 

@@ -31,7 +31,7 @@ ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "roots/list": {"roots": [{"uri": "file:///home"}]},
 }
 AT_ONCE_S: Final = 3.0
-START_BOUND_S: Final = 20.0
+START_BOUND_S: Final = 40.0
 
 
 async def answered(it: StdioProcess, rid: int | str) -> dict[str, Any]:

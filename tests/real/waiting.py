@@ -12,7 +12,7 @@ Seen = TypeVar("Seen")
 LOOK_AGAIN_S: Final = 0.02
 
 
-async def until(look: Callable[[], Seen], what: str, *, within_s: float = 10.0) -> Seen:
+async def until(look: Callable[[], Seen], what: str, *, within_s: float = 30.0) -> Seen:
     """Look again and again until `look` returns something true, and return that.
 
     Raises AssertionError naming `what` if it takes longer than `within_s`.
@@ -29,7 +29,7 @@ async def asked_until(
     enough: Callable[[Seen], bool],
     what: str,
     *,
-    within_s: float = 15.0,
+    within_s: float = 30.0,
     every_s: float = 0.1,
 ) -> Seen:
     """Ask again and again until an answer is `enough`, and return that one.
