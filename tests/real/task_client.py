@@ -42,8 +42,8 @@ PACKAGES: Final[dict[str, str]] = {
     "ext": "@modelcontextprotocol/ext-tasks/package.json",
 }
 
-BOUND_S: Final = 30.0
-END_BOUND_S: Final = 10.0
+BOUND_S: Final = 60.0
+END_BOUND_S: Final = 20.0
 TTL_MS: Final = 60_000
 
 Answerer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
