@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
+import signal
 import sys
 from pathlib import Path
 
 import anyio
 
+from tests.faults.disk import clear
 from tests.faults.plan import ROUNDS_PER_ERA, Transport, era_of, plan_era, plan_round
 from tests.faults.report import Record, line_of
 from tests.faults.rounds import era
@@ -27,7 +28,7 @@ async def run(seed: int, home: Path, kills: int, transports: tuple[Transport, ..
     number = record.next_round if only is None else only
     while record.totals.kills < kills or only == number:
         scene = home / f"era-{era_of(number)}-from-{number}"
-        shutil.rmtree(scene, ignore_errors=True)
+        clear(scene)
         plan = plan_era(seed, era_of(number), transports)
         found: list[Violation] = []
         _say(f"era {era_of(number)}: {plan}")
@@ -48,7 +49,7 @@ async def run(seed: int, home: Path, kills: int, transports: tuple[Transport, ..
         found += at_end
         _say(*(f"    at the end: {violation}" for violation in at_end))
         if not found:
-            shutil.rmtree(scene, ignore_errors=True)
+            clear(scene)
         if only is not None:
             break
     _say(*record.totals.lines())
@@ -71,6 +72,8 @@ def main() -> int:
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1_000_000)
     home = given.home or Path(".work", "faults", str(seed))
     home.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # in the background of a shell SIGINT is ignored
+        signal.signal(number, signal.default_int_handler)
     transports = tuple(Transport(name) for name in given.transport or Transport)
     _say(f"seed {seed}, home {home}")
     return anyio.run(run, seed, home.absolute(), given.kills, transports, given.only)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 SIZE_MB: Final = 160  # the results of an era several times over
+DISK: Final = "disk"
 _BALLAST: Final = "ballast"
 _CHUNK: Final = 1 << 20
 _LARGEST_GROWN: Final = 1 << 20
@@ -20,10 +21,10 @@ _LARGEST_GROWN: Final = 1 << 20
 class Disk:
     """`small` asks for a file system of its own; `is_small` says whether we may have one."""
 
-    def __init__(self, place: Path, *, small: bool) -> None:
-        self._place = place
-        place.mkdir(parents=True)
-        self.is_small = small and _mounted(place)
+    def __init__(self, scene: Path, *, small: bool) -> None:
+        self._place = scene / DISK
+        self._place.mkdir(parents=True)
+        self.is_small = small and _mounted(self._place)
 
     @property
     def store(self) -> Path:
@@ -46,9 +47,17 @@ class Disk:
             (self._place / _BALLAST).unlink()
 
     def close(self) -> None:
+        """The store is gone with a small file system, and stays where it was none."""
         if self.is_small:
             subprocess.run(["umount", "--lazy", self._place], check=True)
-        shutil.rmtree(self._place, ignore_errors=True)
+
+
+def clear(scene: Path) -> None:
+    """Remove what was left of a scene, also by a bench that was killed."""
+    place = scene / DISK
+    if place.is_mount():
+        subprocess.run(["umount", "--lazy", place], check=True)
+    shutil.rmtree(scene, ignore_errors=True)
 
 
 def let_no_file_grow(pid: int, part: float) -> None:

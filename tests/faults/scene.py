@@ -111,7 +111,7 @@ class Scene:
         self.home = home
         self.era = era
         self.journal = Journal(home / "journal.jsonl")
-        self.disk = Disk(home / "disk", small=era.small_disk)
+        self.disk = Disk(home, small=era.small_disk)
         self.server: HttpServer | None = None
         self.relay: Relay | None = None
         journal = home / "journal.jsonl"
