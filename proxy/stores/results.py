@@ -14,6 +14,7 @@ import re
 import secrets
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from proxy.stores.directory import make_private_directory, open_private, sync_di
 from proxy.stores.records import HEADER_SIZE, DamagedData, check_seal, seal
 
 RESULTS_NAME: Final = "results"
+_AT_ONCE_BYTES: Final = 256 * 1024  # with 50 MB in one go the system kept even other threads for 50 ms
 _CHECK_NAME: Final = "check"
 _SET_ASIDE: Final = ".damaged"
 _NAME: Final = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}\Z")
@@ -42,7 +44,8 @@ class ResultFiles:
         try:
             with os.fdopen(open_private(path), "wb") as file:
                 file.write(seal(result))
-                file.write(result)
+                for start in range(0, len(result), _AT_ONCE_BYTES):
+                    file.write(memoryview(result)[start : start + _AT_ONCE_BYTES])
                 file.flush()
                 if self._synced:
                     sync_file(file.fileno())
@@ -55,10 +58,11 @@ class ResultFiles:
     def read(self, name: str) -> bytes:
         """The result in a file. Raises OSError, DamagedData or NewerFormat.
 
-        Of all that is done here to a large one nothing keeps the other threads, such as the event loop's.
+        Nothing that is done here to a large one keeps Python's lock from the event loop for long.
         """
         with (self._directory / name).open("rb", buffering=0) as file:
-            header, result = file.read(HEADER_SIZE), file.read()
+            header = file.read(HEADER_SIZE)
+            result = b"".join(iter(partial(file.read, _AT_ONCE_BYTES), b""))
         check_seal(header, result)
         return result
 
