@@ -93,7 +93,8 @@ class StdioProcess:
                 os.kill(pid, signal.SIGKILL)
         self.close_stdin()
         self.close_stdout()
-        await anyio.to_thread.run_sync(self._process.wait)
+        with anyio.CancelScope(shield=True):  # killed; who is not waited for stays as a zombie
+            await anyio.to_thread.run_sync(self._process.wait)
         if exc is not None:
             print(self.log()[-5_000:])
 

@@ -304,7 +304,7 @@ async def test_what_a_server_does_beside_its_answer_does_not_touch_the_call(
     patient: Scene, tool: str, arguments: dict[str, Any], text: str
 ) -> None:
     """F16, F17, F20, F34, F35: and the next call is served by the same process."""
-    async with patient.stage.client(capabilities=ELICITATION) as client:
+    async with patient.stage.client(capabilities=ELICITATION, tasks=False) as client:
         with anyio.fail_after(SOON_S):
             assert (await client.call_tool(tool, arguments)).text == text
             assert (await client.call_tool("ok")).text == "done"
@@ -342,7 +342,7 @@ async def test_an_answer_that_cannot_be_used_fails_its_call_at_once(
 
 async def test_fifty_megabytes_on_one_line_arrive_whole(patient: Scene) -> None:
     """F33: below the bound that is there by default."""
-    async with patient.stage.client() as client:
+    async with patient.stage.client(tasks=False) as client:
         with anyio.fail_after(4 * SOON_S):
             assert len((await client.call_tool("big", {"size": HUGE})).text) == HUGE
 
@@ -500,7 +500,7 @@ async def test_a_log_that_nobody_reads_holds_up_no_call(tmp_path: Path) -> None:
     async with await anyio.open_process(proxy.command(), stderr=PIPE, stdout=DEVNULL, cwd=ROOT) as process:
         try:
             await until(proxy.is_ready, "the proxy is ready", within_s=40)
-            async with ModernClient(proxy.url) as client:
+            async with ModernClient(proxy.url, tasks=False) as client:
                 with anyio.fail_after(2 * SOON_S):
                     for _ in range(3):
                         assert (await client.call_tool("flood_stderr", {"how": "lines"})).text == "done"

@@ -164,6 +164,7 @@ async def test_both_eras_are_served_on_one_process(tmp_path: Path) -> None:
     legacy = Legacy("stdio", tmp_path)
     async with StdioProcess(proxied(legacy.command("stdio"), "--threshold", "200ms"), tmp_path) as it:
         await it.initialize()
+        await it.ask_modern("tools/list")  # has a server of its own, which runs from now on
         old = await it.request(
             names.TOOLS_CALL, {"name": "slow_compute", "arguments": {"seconds": 1.5, "label": "l"}}
         )

@@ -33,7 +33,7 @@ class Actor:
 
     async def run(self) -> None:
         for _ in range(STEPS):
-            patience = self.random.choice([1.0, 1.0, 0.001])
+            patience = self.random.choice([20.0, 20.0, 0.001])  # seconds: whoever waits gives up, or never
             try:
                 with anyio.move_on_after(patience):
                     await self.step(self.random.choice(self.tasks))

@@ -70,7 +70,7 @@ class Inbox:
         self._told = anyio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while not condition():
                 await self._told.wait()
 
@@ -102,7 +102,7 @@ def serve() -> Iterator[Serve]:
         marker = uuid.uuid4().hex
         markers.append(marker)
         server = Server(command, marker, **options)
-        with anyio.fail_after(15):
+        with anyio.fail_after(40):
             async with anyio.create_task_group() as tasks:
                 await tasks.start(
                     lambda task_status: server.transport.run(server.inbox, task_status=task_status)
