@@ -10,7 +10,10 @@ from typing import Final
 
 import anyio
 import pytest
+from aiohttp import web
+from anyio.lowlevel import checkpoint
 
+from proxy.downstream.responses import PIECE_BYTES, Responder
 from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.protocol import names
 from proxy.routing.base import ResultAnswer
@@ -181,6 +184,32 @@ async def test_a_reader_that_stops_is_cut_and_nothing_follows_what_was_half_writ
         rig.router.always = OK
         async with rig.post() as response:
             assert response.status == 200
+
+
+async def test_a_reader_that_takes_all_at_once_does_not_keep_the_others_waiting() -> None:
+    """F40, the other way round: between two pieces of a large answer everybody has a turn."""
+
+    class Greedy(web.StreamResponse):
+        def __init__(self) -> None:
+            super().__init__()
+            self.taken: list[int] = []
+
+        async def write(self, data: bytes | bytearray | memoryview) -> None:
+            self.taken.append(len(data))
+
+    greedy, turns = Greedy(), list[int]()
+
+    async def take_turns() -> None:
+        while True:
+            await checkpoint()
+            turns.append(len(greedy.taken))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(take_turns)
+        await Responder._write(greedy, b"x" * (10 * PIECE_BYTES + 1))
+        group.cancel_scope.cancel()
+    assert greedy.taken == [*[PIECE_BYTES] * 10, 1]
+    assert set(range(1, 10)) <= set(turns)
 
 
 async def test_a_stream_whose_reader_stops_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
