@@ -32,7 +32,8 @@ AT_ONCE: Final = 16
 TARGET: Final = 1.3
 
 TOOLS: Final = ("answer_json", "answer_events")
-LEGACY: Final = [Kind(version, tool) for version in ("2025-06-18", "2025-11-25") for tool in TOOLS]
+VERSIONS: Final = ("2025-06-18", "2025-11-25")
+LEGACY: Final = [Kind(version, tool) for version in VERSIONS for tool in TOOLS]
 MODERN: Final = Kind(names.LATEST_MODERN, "answer_json")
 
 Costs = dict[Kind, list[float]]
@@ -49,6 +50,8 @@ class Measured:
         self._load = load
 
     async def warm_up(self) -> None:
+        for version in VERSIONS:
+            await self._load.begin(version)
         for kind in self.kinds:
             await self._load.run(kind, WARM_UP)
 

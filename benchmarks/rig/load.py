@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import aiohttp
 import anyio
 
-from benchmarks.rig.upstream import SESSION_ID, tool_result
+from benchmarks.rig.upstream import session_id, tool_result
 from proxy.protocol import names
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -44,7 +44,11 @@ class Kind:
         params: dict[str, Any] = {"name": self.tool, "arguments": {"label": label}}
         if not self.is_legacy:
             return modern_request(names.TOOLS_CALL, params, number)
-        headers = {**_COMMON_HEADERS, names.H_PROTOCOL_VERSION: self.version, names.H_SESSION_ID: SESSION_ID}
+        headers = {
+            **_COMMON_HEADERS,
+            names.H_PROTOCOL_VERSION: self.version,
+            names.H_SESSION_ID: session_id(self.version),
+        }
         short = _message(names.TOOLS_CALL, params, number)
         params["arguments"]["padding"] = "x" * (BODY_BYTES - len(short) - len(',"padding":""'))
         return headers, _message(names.TOOLS_CALL, params, number)
@@ -67,9 +71,11 @@ def _message(method: str, params: Mapping[str, Any], number: int) -> bytes:
 
 
 _COMMON_HEADERS: Final = {"Accept": f"application/json, {EVENT_STREAM}", "Content-Type": "application/json"}
+_CLIENT: Final = {"name": "benchmark", "version": "1"}
+_INITIALIZED: Final = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 _META: Final[Mapping[str, Any]] = {
     names.META_PROTOCOL_VERSION: names.LATEST_MODERN,
-    names.META_CLIENT_INFO: {"name": "benchmark", "version": "1"},
+    names.META_CLIENT_INFO: _CLIENT,
     names.META_CLIENT_CAPABILITIES: {"extensions": {names.TASKS_EXTENSION: {}}},
 }
 
@@ -90,6 +96,18 @@ class Load:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._http.close()
+
+    async def begin(self, version: str) -> None:
+        """Open the legacy session of this version, as clients do."""
+        asked = {"protocolVersion": version, "capabilities": {}, "clientInfo": _CLIENT}
+        headers = {**_COMMON_HEADERS, names.H_PROTOCOL_VERSION: version}
+        initialize = _message(names.INITIALIZE, asked, next(self._numbers))
+        async with self._http.post(self._url, data=initialize, headers=headers) as response:
+            assert response.status == HTTPStatus.OK, await response.text()
+            assert response.headers.get(names.H_SESSION_ID) == session_id(version), response.headers
+        headers[names.H_SESSION_ID] = session_id(version)
+        async with self._http.post(self._url, data=_INITIALIZED, headers=headers) as response:
+            assert response.status == HTTPStatus.ACCEPTED, await response.text()
 
     async def run(self, kind: Kind, calls: int) -> None:
         """Make so many calls, and check every answer. Raises AssertionError for the first wrong one."""
@@ -112,10 +130,11 @@ class Load:
             assert response.status == HTTPStatus.OK, f"{response.status} {raw[:500]!r}"
             assert response.content_type == kind.media_type, response.headers
             if kind.is_legacy:
-                assert response.headers.get(names.H_SESSION_ID) == SESSION_ID, response.headers
+                session = response.headers.get(names.H_SESSION_ID)
+                assert session == session_id(kind.version), response.headers
         if kind.media_type == EVENT_STREAM:
             (raw,) = [line.removeprefix(b"data:") for line in raw.splitlines() if line.startswith(b"data:")]
         answer = json.loads(raw)
         assert answer["id"] == number, f"{number} was answered with {raw[:500]!r}"
         expected = json.loads(tool_result(label))["content"]
-        assert answer["result"]["content"] == expected, f"{label} was answered with {raw[:500]!r}"
+        assert answer.get("result", {}).get("content") == expected, f"{label} was answered with {raw[:500]!r}"

@@ -16,12 +16,16 @@ from typing import Any, Final
 
 from aiohttp import web
 
-SESSION_ID: Final = "3c1f0a52d8b64f0e9a7bd7a5c0e4f6b1"
 BIG_BYTES: Final = 50 * 1024 * 1024
 _ROW: Final = r"2026-07-28T09:30:00Z,\"berlin, mitte\",17.25,ok\n"  # as JSON has it: escapes in every row
 
 _TOOLS: Final = ("answer_json", "answer_events", "big", "wait")
 _LISTED: Final = [{"name": name, "inputSchema": {"type": "object"}} for name in _TOOLS]
+
+
+def session_id(version: str) -> str:
+    """Of the one session that there is at a protocol version."""
+    return f"3c1f0a52d8b64f0e9a7b-{version}"
 
 
 def tool_result(text: str) -> str:
@@ -43,7 +47,8 @@ async def serve(http: web.BaseRequest) -> web.StreamResponse:
     params = message.get("params", {})
     outcome = await _outcome(message["method"], params)
     body = f'{{"jsonrpc":"2.0","id":{json.dumps(message["id"])},{outcome}}}'.encode()
-    headers = {"Mcp-Session-Id": SESSION_ID}
+    session = http.headers.get("Mcp-Session-Id") or session_id(params.get("protocolVersion", "none"))
+    headers = {"Mcp-Session-Id": session}
     if params.get("name") != "answer_events":
         return web.Response(body=body, headers=headers, content_type="application/json")
     stream = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
