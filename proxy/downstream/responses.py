@@ -103,7 +103,7 @@ class Responder:
     async def _write(response: web.StreamResponse, data: bytes | memoryview) -> None:
         """In pieces, so that a reader who is slow can be told from one who has stopped.
 
-        One who is fast would keep the event loop to itself: while the socket takes all, a write does not wait.
+        One who is fast would keep the event loop busy: while the socket takes all, a write does not wait.
         """
         for start in range(0, len(data), PIECE_BYTES):
             if start:

@@ -209,7 +209,7 @@ async def test_a_reader_that_takes_all_at_once_does_not_keep_the_others_waiting(
         await Responder._write(greedy, b"x" * (10 * PIECE_BYTES + 1))
         group.cancel_scope.cancel()
     assert greedy.taken == [*[PIECE_BYTES] * 10, 1]
-    assert set(range(1, 10)) <= set(turns)
+    assert set(range(2, 10)) <= set(turns)  # it had to start first
 
 
 async def test_a_stream_whose_reader_stops_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
