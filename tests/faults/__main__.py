@@ -14,8 +14,9 @@ from pathlib import Path
 
 import anyio
 
+from tests.faults.dice import plan_era, plan_round
 from tests.faults.disk import clear
-from tests.faults.plan import ROUNDS_PER_ERA, Transport, era_of, plan_era, plan_round
+from tests.faults.plan import ROUNDS_PER_ERA, Transport, era_of
 from tests.faults.report import Record, line_of
 from tests.faults.rounds import era
 from tests.faults.scene import NotServing
