@@ -19,7 +19,7 @@ ARGS ?=
 WORKERS ?= 4
 EVERY_TEST = $(PY) -m pytest -n $(WORKERS) --dist worksteal -m 'not alone' && $(PY) -m pytest -m alone
 
-.PHONY: run test check format tools bench lock clean
+.PHONY: run test check format tools bench faults lock clean
 .DELETE_ON_ERROR:
 
 run: .venv/run.done
@@ -56,6 +56,10 @@ tools: .venv/dev.done
 bench: .venv/dev.done
 	@for file in benchmarks/[a-z]*.py; do \
 		echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
+
+# Break everything around a running proxy, for as long as it is let: make faults ARGS="--kills 1000"
+faults: .venv/dev.done
+	$(PY) -m tests.faults $(ARGS)
 
 # Pin the newest versions that pyproject.toml allows, for every supported Python at once.
 PIN := .work/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \

@@ -137,7 +137,7 @@ class Breaker:
         try:
             await self._proxy.terminate()
         except AssertionError as exc:
-            self.violations.append(Violation(What.BAD_EXIT, "proxy", str(exc)[:2000]))
+            self.violations.append(Violation(What.BAD_EXIT, "proxy", str(exc)[-2000:]))
             await self._kill()
 
     async def _see_orphans_off(self) -> None:

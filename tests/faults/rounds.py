@@ -93,7 +93,7 @@ class Era:
             await self.scene.proxy.terminate()
             await self.scene.proxy.children_end(within_s=EXIT_BOUND_S)
         except AssertionError as exc:
-            violations.append(Violation(What.BAD_EXIT, "proxy", str(exc)[:2000]))
+            violations.append(Violation(What.BAD_EXIT, "proxy", str(exc)[-2000:]))
         violations += self.log.judge([])
         violations += _damages(self.scene.disk.store)
         return violations
