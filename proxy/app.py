@@ -28,7 +28,6 @@ from proxy.downstream.server import served
 from proxy.errors import ConfigError, StoreError
 from proxy.logs import get_logger
 from proxy.metrics import Metrics
-from proxy.routing.recovery import settle_unfinished
 from proxy.stores.base import TaskStore
 from proxy.upstream.http import make_client
 from proxy.upstream.process import kill_all
@@ -57,13 +56,11 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
     stdout = claim_stdout() if config.is_stdio else None  # before anything of anybody's could print
     async with open_store(config, clock, metrics) as store, make_client() as client:
         policy = policy_of(config)
-        settled = await settle_unfinished(store, policy, clock)
-        if settled:
-            log.info("unfinished_tasks_settled", count=settled)
         parts = await assemble(config, policy, store, client, clock, metrics)
         async with anyio.create_task_group() as tasks:
             await tasks.start(parts.pool.run)
             await tasks.start(parts.runner.run)
+            tasks.start_soon(parts.legacy.recover, policy)
             tasks.start_soon(_expire_regularly, store, clock)
             if config.admin.listen is not None:
                 tasks.start_soon(_look_at_lag, metrics, clock)
@@ -88,7 +85,7 @@ def _raise_descriptor_limit() -> None:
 
 
 async def _serve_http(parts: Parts, stop: anyio.Event, ready: Ready | None) -> None:
-    sessions = parts.session_layer()
+    sessions = parts.legacy.session_layer()
     endpoint = parts.http_endpoint(sessions)
 
     async def wait_answered() -> None:

@@ -11,7 +11,10 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.clock import Pulse
+
 _PURPOSE: Final = b"mcp-taskproxy owner 1"
+_TOKEN: Final = "token-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,11 @@ class Owner:
     @property
     def is_anonymous(self) -> bool:
         return self == ANONYMOUS
+
+    @property
+    def has_token(self) -> bool:
+        """Whether what is sent upstream in its name carries a credential, which is in memory alone."""
+        return self.key.startswith(_TOKEN)
 
 
 ANONYMOUS: Final = Owner("anonymous")
@@ -38,12 +46,19 @@ class Credentials:
 
     def __init__(self) -> None:
         self._latest: dict[Owner, str] = {}
+        self._noted = Pulse()
+
+    async def wait_for(self, owner: Owner) -> None:
+        """Until there is one of this owner, who brings it along with a request."""
+        while owner not in self._latest:
+            await self._noted.event.wait()
 
     def note(self, owner: Owner, authorization: str | None) -> None:
         if authorization is None or owner.is_anonymous:
             return
         self._latest.pop(owner, None)
         self._latest[owner] = authorization
+        self._noted.beat()
         if len(self._latest) > self.MAX_OWNERS:
             del self._latest[next(iter(self._latest))]
 
@@ -61,4 +76,4 @@ def owner_of(authorization: str | None, secret: bytes) -> Owner:
     digest = hmac.digest(
         secret, _PURPOSE + authorization.strip().encode("utf-8", "surrogateescape"), hashlib.sha256
     )
-    return Owner("token-" + digest.hex())
+    return Owner(_TOKEN + digest.hex())

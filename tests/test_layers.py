@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parent.parent
 SOURCES: Final = sorted((ROOT / "proxy").rglob("*.py"))
 
 TABLE: Final = """
-    app, assembly, cli, __main__  -> everything
+    app, assembly, assembly_upstream, assembly_legacy, cli, __main__  -> everything
     downstream          -> sessions, routing, owners, limits, eras, protocol
     routing             -> sessions, upstream, stores, tasks, eras, owners, limits, protocol
     sessions            -> eras, owners, protocol
@@ -54,7 +54,7 @@ SEAMS: Final[Mapping[str, frozenset[str]]] = {
 }
 """What other parts may import of a part with a seam; `app` and `assembly` alone name the rest."""
 
-WIRING: Final = frozenset({"app", "assembly", "cli", "__main__"})
+WIRING: Final = frozenset({"app", "assembly", "assembly_upstream", "assembly_legacy", "cli", "__main__"})
 
 IMPURE: Final = frozenset(
     {

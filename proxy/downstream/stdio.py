@@ -86,12 +86,14 @@ class _InFlight:
 class _Lines:
     """A legacy client: one pipe for everything, so it does not matter what a message belongs to.
 
-    An answer of the server's counts as a result: what is in it is not read here.
+    An answer of the server's counts as a result: what is in it is not read here. Once the client has closed
+    its end it is told answers alone: some take anything else for a fault.
     """
 
     def __init__(self, writer: LineWriter, outstanding: Outstanding) -> None:
         self._writer = writer
         self._outstanding = outstanding
+        self.listens = True
 
     def answer(self, rid: RequestId | None, message: bytes) -> None:
         self._outstanding.end(rid, Outcome.RESULT)
@@ -102,20 +104,21 @@ class _Lines:
         self._writer.send(message_of_fault(rid, fault))
 
     def ask(self, request: Request, message: bytes, call: RequestId | None) -> None:
-        self._writer.send(message)
+        self.send(message)
 
     def tell(self, notification: Notification, message: bytes, call: RequestId | None) -> None:
-        self._writer.send(message)
+        self.send(message)
 
     def channel(self, call: RequestId | None) -> Channel:
         return self
 
     @property
     def is_open(self) -> bool:
-        return not self._writer.broken.is_set()
+        return self.listens and not self._writer.broken.is_set()
 
     def send(self, message: bytes) -> None:
-        self._writer.send(message)
+        if self.listens:
+            self._writer.send(message)
 
 
 class StdioEndpoint:
@@ -137,6 +140,7 @@ class StdioEndpoint:
         self._writer = writer
         self._settings = settings
         self._legacy: Passthrough | None = None
+        self._lines: _Lines | None = None
         self._in_flight: dict[int | str, _InFlight] = {}
         self._oversized_head = b""
         self._draining = False
@@ -180,6 +184,8 @@ class StdioEndpoint:
         it reads what comes. Its requests get some time; those of a person who tries a server in a shell do.
         """
         piped_in = not self._writer.wrote and self._writer.has_reader()
+        if self._lines is not None:
+            self._lines.listens = piped_in
         self._cancel(one for one in self._in_flight.values() if one.is_listen or not piped_in)
         with self._last_answers:
             self._last_answers.deadline = anyio.current_time() + (LAST_ANSWERS_S if piped_in else 0.0)
@@ -272,7 +278,8 @@ class StdioEndpoint:
                 self._refuse(request.id, ClientProtocolError(ErrorCode.INVALID_PARAMS, fault))
                 return
             assert self._tasks is not None  # `serve` is running
-            self._legacy = self._make_passthrough(_Lines(self._writer, self._legacy_requests))
+            self._lines = _Lines(self._writer, self._legacy_requests)
+            self._legacy = self._make_passthrough(self._lines)
             self._tasks.start_soon(self._legacy.run)
         self._legacy_requests.begin(request)
         self._legacy.from_client(request, raw)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import anyio
 
@@ -18,6 +18,8 @@ from proxy.clock import Pulse
 from proxy.eras.attribution import InFlight
 from proxy.errors import ProxyError, UpstreamClosed, only_fault
 from proxy.upstream.session import LegacySession
+
+LAST_WORDS_S: Final = 6.0  # a little more than one of them may take
 
 
 class CallInFlight(InFlight, Protocol):
@@ -52,6 +54,7 @@ class Adopted:
         self._adoption: Adoption | None = None
         self._client_listens = False
         self._holds = 0
+        self._giving_up = 0
         self._left = Pulse()
 
     @property
@@ -66,14 +69,25 @@ class Adopted:
             yield await self._ready()
         finally:
             self._holds -= 1
-            self._left.beat()
             if not self._holds and self._adoption is not None:
-                self._adoption.session.close()
-                self._adoption = None
+                adoption, self._adoption = self._adoption, None
+                self._spawn(self._give_up, adoption.session)
+            self._left.beat()
+
+    async def _give_up(self, session: LegacySession) -> None:
+        """Once its last words are out: one may be that a call is cancelled."""
+        self._giving_up += 1
+        try:
+            with anyio.move_on_after(LAST_WORDS_S):
+                await session.wait_delivered()
+        finally:
+            session.close()
+            self._giving_up -= 1
+            self._left.beat()
 
     async def wait_unused(self) -> None:
-        """Until no call of ours runs here."""
-        while self._holds:
+        """Until no call of ours runs here, and nothing more is said of any."""
+        while self._holds or self._giving_up:
             await self._left.event.wait()
 
     def client_listens(self, listens: bool) -> bool:

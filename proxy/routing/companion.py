@@ -34,13 +34,14 @@ class Client(Protocol):
 @dataclass(eq=False)
 class Companion:
     """Of the task `task_id`. `clients` are the sessions that asked about it, the latest last; `streams` their
-    open `tasks/result` streams."""
+    open `tasks/result` streams. `held`: the client may not know of the task yet, and is asked nothing."""
 
     task_id: str
     owner: Owner
     clients: list[Client] = field(default_factory=list)
     streams: list[Channel] = field(default_factory=list)
     offers: Offers = field(init=False)
+    held: bool = False
     ended: bool = False
     _shown: TaskStatus | None = None
 
@@ -79,8 +80,13 @@ class Companion:
 
     def offer(self) -> None:
         """Put open questions to the client. To be called whenever a way to it was opened or has closed."""
-        if not self.ended:
+        if not self.ended and not self.held:
             self.offers.send_on(self._channels())
+
+    def release(self) -> None:
+        """The client knows of the task by now."""
+        self.held = False
+        self.offer()
 
     def tell(self, message: bytes) -> None:
         """A notification of the task, on the best way there is; dropped where there is none."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Final, assert_never
 
@@ -198,9 +199,14 @@ class Conversion:
             now_ms=now_ms,
             retention_ms=self._policy.retention_ms,
             next_key=call.next_key,
+            repeat=call.repeat,
         )
         open_questions = [q.request for q in call.questions.values()]
         task = lifecycle.asked(task, open_questions, call.next_key, now_ms)
+        is_waiting = call.sent_at is None and not call.policy.at_once
+        call.may_be_stored_unsent |= is_waiting
+        info = call.server_info if call.trace is not None else None
+        task = replace(task, trace=call.trace, sent=not is_waiting, server_info=info)
         call.converting = True
         try:
             await self._store.create(task)

@@ -39,7 +39,6 @@ from proxy.upstream.base import Failure, Result
 STORE_RETRY_FIRST_S: Final = 0.2
 STORE_RETRY_LAST_S: Final = 10.0
 NOTE_GAP_S: Final = 0.1  # between two notes: no poll sees the difference, and a flood costs little (PROG-004)
-WAITING_FOR_PROCESS: Final = "Waiting for an upstream process."
 NO_MESSAGE: Final = "The upstream answered with an error."
 
 log = get_logger()
@@ -85,8 +84,8 @@ class Follower:
             changed = self.call.changed.event
             now_ms = self._clock.wall_ms()
             if (new := self._next_state(now_ms)) is not self.task:
-                await self._save(self._store.compare_and_set, new)
-            elif (new := self._noted(now_ms)) is self.task:
+                await self._save(self._store.compare_and_set, self._kept(new))
+            elif (new := self._kept(self._noted(now_ms))) is self.task:
                 await changed.wait()
             elif await self._may_note():
                 await self._save(self._store.note, new)
@@ -109,10 +108,18 @@ class Follower:
         gone = {r.key for r in task.inputs} - call.questions.keys()
         return lifecycle.withdrawn(task, gone, now_ms)
 
+    def _kept(self, new: Task) -> Task:
+        """`new` with what a later process of ours will want to know of the call."""
+        if new.status.is_terminal:
+            return new
+        call = self.call
+        info = call.server_info if call.trace is not None else None
+        return lifecycle.kept(self.task, new, trace=call.trace, sent=call.was_sent, server_info=info)
+
     def _noted(self, now_ms: int) -> Task:
         """The record with the news of its progress; itself where there are none."""
         call = self.call
-        text = WAITING_FOR_PROCESS if call.sent_at is None else call.progress_text()
+        text = call.waits_for if call.sent_at is None else call.progress_text()
         return lifecycle.noted(self.task, text or lifecycle.WORKING_MESSAGE, now_ms)
 
     def _ended(self, now_ms: int) -> Task:
@@ -176,6 +183,7 @@ class Follower:
         While the store is broken the task keeps its last stored state (contract section 9). Raises
         TaskNotFound.
         """
+        self.call.may_be_stored_unsent |= not new.sent
         try:
             await write(self.task, new)
             self._take_over(new)
@@ -194,6 +202,17 @@ class Follower:
             self._take_over(await self._store.get(self.task.id, result=False))
         except StoreError as exc:
             log.error("task_not_read", task=task_hash(self.task.id), reason=exc.message)
+
+    async def mark_started(self) -> None:
+        """Store durably that the call is about to be sent, where a state may be stored, or on its way there,
+        that says it never was. Raises StoreError and TaskNotFound."""
+        while self.call.may_be_stored_unsent:
+            task = await self._store.get(self.task.id, result=False)
+            try:
+                await self._store.compare_and_set(task, lifecycle.started(task))
+                return
+            except TaskConflict:
+                continue
 
     async def forget_answers(self, keys: Collection[str]) -> None:
         """These answers have reached the upstream and need not be kept; at the latest they go at the end."""

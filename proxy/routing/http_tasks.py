@@ -296,6 +296,10 @@ class HttpTasks:
         """At the start: tell the upstream of sessions whose end was put off when we were stopped. Without
         the token of their owner, which is not stored; a server that wants one ends them in its own time."""
         for session_id in await self._sessions.deferred():
+            session = await self._sessions.find(session_id)
+            session.ended = True
+            for part in session.parts.values():  # tasks that were taken up may still run on it
+                await part.adopted.wait_unused()
             headers = ((names.H_SESSION_ID, session_id),)
             await self._end(HttpMessage(HTTPMethod.DELETE, headers, ANONYMOUS), session_id)
 

@@ -19,13 +19,16 @@ from proxy.eras.capabilities import ClientCapabilities, Missing
 from proxy.eras.to_modern import ServerInfo, lift_question
 from proxy.errors import ProxyError
 from proxy.protocol import names
+from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.progress import progress_text
+from proxy.tasks.lost_call import CallTrace, Repeat
 from proxy.tasks.policy import ToolPolicy
 from proxy.tasks.task import InputRequest
 from proxy.upstream.base import Outcome, Question, StreamPosition
 from proxy.upstream.session import LegacySession
 
+WAITING_FOR_PROCESS: Final = "Waiting for an upstream process."
 START_GRACE_S: Final = 10.0  # a server that takes longer to start shows as a task that waits
 
 SessionCheck = Callable[[ClientRequest, LegacySession], Awaitable[None]]
@@ -45,16 +48,58 @@ class OpenQuestion:
     request: InputRequest
 
 
+class RestoredQuestion:
+    """One that an earlier process was asked; it can be answered once the call is in flight again. Implements
+    `upstream.base.Question`."""
+
+    def __init__(self, id: RequestId, method: str, params: bytes | None) -> None:
+        self._id = id
+        self._method = method
+        self._params = params
+        self._attached = anyio.Event()
+        self._real: Question | None = None
+
+    @property
+    def id(self) -> RequestId:
+        return self._id
+
+    @property
+    def method(self) -> str:
+        return self._method
+
+    @property
+    def params(self) -> bytes | None:
+        return self._params
+
+    def attach(self, real: Question | None) -> None:
+        self._real = real
+        self._attached.set()
+
+    async def answer(self, result: bytes) -> None:
+        await self._attached.wait()
+        if self._real is not None:
+            await self._real.answer(result)
+
+    def refuse(self, error: bytes) -> None:
+        if self._real is not None:
+            self._real.refuse(error)
+
+
 @dataclass(eq=False)
 class LiveCall:
     """The state of one call. Changed only between awaits.
 
     `request` is what goes upstream; `capabilities` and `log_level` are those of the client's latest
     request for it. `place` is where a legacy client's call runs: on that client's own session; None: where
-    the pool has room. `changed` beats at every change, `turned` only when the call ends or begins or stops
-    to wait for input. `questions` holds what is open, by key, in the order asked. A call has ended when
-    `ended`: with an `outcome`, or with a `loss`, or because we `stopped` it, also for what the client is
-    `missing`.
+    the pool has room. `before` is waited for before anything else; it may raise ProxyError.
+
+    `resumes`: an earlier process has sent it, and this is where its stream was left; `may_repeat`: if it
+    cannot be resumed it is sent again. `trace` is where a later process finds the rest of the stream,
+    `was_sent` whether it was sent, by whatever process.
+
+    `changed` beats at every change, `turned` only when the call ends or begins or stops to wait for input.
+    `questions` holds what is open, by key, in the order asked. A call has ended when `ended`: with an
+    `outcome`, or with a `loss`, or because we `stopped` it, also for what the client is `missing`.
     """
 
     request: ClientRequest
@@ -77,10 +122,17 @@ class LiveCall:
     is_task: bool = False
     converting: bool = False
     next_key: int = 1
-    position: StreamPosition | None = None
+    trace: CallTrace | None = None
+    resumes: StreamPosition | None = None
+    was_sent: bool = False
+    may_be_stored_unsent: bool = False
+    waits_for: str = WAITING_FOR_PROCESS
+    before: Callable[[], Awaitable[None]] | None = None
+    may_repeat: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     changed: Pulse = field(default_factory=Pulse)
     turned: Pulse = field(default_factory=Pulse)
+    _restored: list[RestoredQuestion] = field(default_factory=list)
     _listeners: list[NotificationListener] = field(default_factory=list)
     _progress: bytes | None = None
     _progress_text: str | None = None
@@ -97,6 +149,13 @@ class LiveCall:
         return self.outcome is not None or self.loss is not None or self.stopped is not None
 
     @property
+    def repeat(self) -> Repeat | None:
+        """What a later process needs to send it again, if configuration allows that of this tool."""
+        if not self.policy.repeatable:
+            return None
+        return Repeat(self.request.params.raw, self.request.capabilities.offered)
+
+    @property
     def becomes_task(self) -> bool:
         """Whether it is a task, or its record is being stored."""
         return self.is_task or self.converting
@@ -110,6 +169,40 @@ class LiveCall:
     def info(self) -> ServerInfo | None:
         """What the server that was called said of itself."""
         return None if self.session is None else self.session.info
+
+    def restored(self, question_id: bytes, method: str = "", params: bytes | None = None) -> RestoredQuestion:
+        """A question that an earlier process was asked during this call."""
+        rid = RequestId.parse(question_id)
+        assert rid is not None  # it was one when it was stored
+        question = RestoredQuestion(rid, method, params)
+        self._restored.append(question)
+        return question
+
+    def goes_on_from(self, progress: str | None) -> None:
+        """What an earlier process told last stays until there is something newer."""
+        self._progress_text = progress
+
+    def attach(self, session: LegacySession, call_id: int) -> None:
+        """The call is in flight again: the questions that were restored can be answered."""
+        for restored in self._restored:
+            real = session.asked_before(call_id, restored.id, restored.method, restored.params)
+            restored.attach(real)
+            for key, one in list(self.questions.items()):
+                if one.question is restored and real is not None:
+                    self.questions[key] = OpenQuestion(real, one.request)
+        self._restored.clear()
+
+    def falls_back(self) -> bool:
+        """It could not be resumed: whether it is sent again instead, as configuration allows for its tool."""
+        if not self.may_repeat:
+            return False
+        self.may_repeat, self.place, self.trace, self.resumes = False, None, None, None
+        for restored in self._restored:
+            restored.attach(None)
+        self._restored.clear()
+        self.questions.clear()
+        self._turn()
+        return True
 
     def goes_on_with(self, request: ClientRequest) -> None:
         """From now on this request of the client is answered: what it declared counts."""
@@ -231,7 +324,10 @@ class LiveCall:
         self._turn()
 
     def on_position(self, position: StreamPosition) -> None:
-        self.position = position
+        is_ours = self.place is None if self.trace is None else self.trace.is_ours
+        self.trace = CallTrace(
+            position.session_id, position.version, position.call_id, position.event_id, is_ours
+        )
         if self.is_task:
             self.changed.beat()
 

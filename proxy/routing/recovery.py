@@ -1,35 +1,194 @@
-"""What an earlier process left unfinished.
+"""What an earlier process left unfinished: resumed where the upstream lets us, repeated where configuration
+does, and else failed with the honest words.
 
-Above: `app`, before anything is served. A call that was in flight when the proxy stopped is lost to us:
-whether it ran to its end nobody can know, and it is never sent again. So its task fails, and says so.
-Contract section 9.
+Above: `app`, once the runner runs; nothing here holds up what is served. Below: the runner, which drives a
+call that is resumed or repeated like any other. Contract section 9; lesson 8 of the field reports.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias, assert_never
+
+import anyio
 
 from proxy.clock import Clock
-from proxy.errors import ErrorCode
+from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities
+from proxy.errors import ErrorCode, StoreError, TaskConflict, TaskNotFound, UpstreamUnavailable
 from proxy.logs import get_logger, task_hash
-from proxy.protocol.jsonrpc import error_object
+from proxy.owners import Credentials, Owner
+from proxy.protocol.envelope import RawObject
+from proxy.protocol.jsonrpc import RequestId, error_object
+from proxy.routing.base import ClientRequest
+from proxy.routing.live import LiveCall, OpenQuestion, Place
+from proxy.routing.runner import Runner
 from proxy.stores.base import TaskStore
 from proxy.tasks import lifecycle
 from proxy.tasks.lifecycle import TaskEvent
+from proxy.tasks.lost_call import CallTrace, Repeat
 from proxy.tasks.policy import Policy
+from proxy.tasks.task import Task
+from proxy.upstream.base import StreamPosition
+from proxy.upstream.session import LegacySession
 
 OUTCOME_UNKNOWN: Final = "outcome unknown: the proxy stopped while the call was running"
+NEVER_STARTED: Final = "never started: the proxy stopped while the call waited for an upstream process"
+WAITING_FOR_OWNER: Final = "The proxy was restarted: the call goes on with your next request, by its token."
+TOKEN_WAIT_S: Final = 3_600.0  # for the owner to come back; a client that polls does within seconds
+AT_ONCE: Final = 32  # so many are taken up at a time: each may open a connection or start a process
+RETRY_S: Final = 5.0  # after a fault of the store
+
+_NO_ID: Final = RequestId(b"0", 0)
+_NOTHING: Final = Repeat(b"{}", "{}")
 
 log = get_logger()
 
 
-async def settle_unfinished(store: TaskStore, policy: Policy, clock: Clock) -> int:
-    """Fail every task that is not terminal; returns how many. Raises StoreError."""
-    unfinished = await store.unfinished()
-    error = error_object(ErrorCode.INTERNAL_ERROR, OUTCOME_UNKNOWN)
-    for task in unfinished:
-        now_ms = clock.wall_ms()
-        failed = lifecycle.failed(task, TaskEvent.CALL_LOST, error, OUTCOME_UNKNOWN, policy.polling, now_ms)
-        await store.compare_and_set(task, failed)
-        log.warning("task_failed", task=task_hash(task.id), tool=task.name, reason=OUTCOME_UNKNOWN)
-    return len(unfinished)
+@dataclass(frozen=True, slots=True)
+class Resume:
+    trace: CallTrace
+
+
+@dataclass(frozen=True, slots=True)
+class SendAgain:
+    repeat: Repeat
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    words: str
+
+
+Plan: TypeAlias = Resume | SendAgain | GiveUp
+"""What becomes of a task that an earlier process left."""
+
+
+def plan_for(task: Task, *, can_resume: bool) -> Plan:
+    """In the contract's order. `can_resume`: whether our upstream is one that has streams."""
+    if task.trace is not None and can_resume:
+        return Resume(task.trace)
+    if task.repeat is not None:
+        return SendAgain(task.repeat)
+    return GiveUp(OUTCOME_UNKNOWN if task.sent else NEVER_STARTED)
+
+
+PlaceOf = Callable[[Owner, Task, CallTrace], Awaitable[Place]]
+"""Where a call can be resumed: the session of the upstream that it was sent on."""
+
+
+class Recovery:
+    """Use `run` once. `place_of` None: the upstream has no streams that could be resumed."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        runner: Runner,
+        policy: Policy,
+        credentials: Credentials,
+        clock: Clock,
+        place_of: PlaceOf | None,
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._policy = policy
+        self._credentials = credentials
+        self._clock = clock
+        self._place_of = place_of
+        self._turn = anyio.CapacityLimiter(AT_ONCE)
+
+    async def run(self) -> None:
+        """Take up every task that is not terminal; returns when each has its call, or has failed."""
+        left = await self._unfinished()
+        if not left:
+            return
+        async with anyio.create_task_group() as tasks:
+            for task in left:
+                tasks.start_soon(self._take_up, task)
+        log.info("unfinished_tasks_taken_up", count=len(left))
+
+    async def _unfinished(self) -> Sequence[Task]:
+        while True:
+            try:
+                return await self._store.unfinished()
+            except StoreError as exc:
+                log.error("unfinished_tasks_not_read", reason=exc.message)
+                await self._clock.sleep(RETRY_S)
+
+    async def _take_up(self, task: Task) -> None:
+        async with self._turn:
+            match plan_for(task, can_resume=self._place_of is not None):
+                case Resume(trace):
+                    await self._resume(task, trace)
+                case SendAgain(repeat):
+                    self._send_again(task, repeat)
+                case GiveUp(words):
+                    await self._fail(task, words)
+                case plan:
+                    assert_never(plan)
+
+    async def _resume(self, task: Task, trace: CallTrace) -> None:
+        assert self._place_of is not None  # else it was not planned
+        owner = Owner(task.owner)
+        call = self._call_of(task, await self._place_of(owner, task, trace))
+        call.resumes = StreamPosition(trace.session_id, trace.version, trace.call_id, trace.event_id)
+        call.trace, call.may_repeat = trace, task.repeat is not None
+        for question in task.inputs:
+            asked = question.as_asked if question.as_asked is not None else question.params
+            restored = call.restored(question.question_id, question.method, asked)
+            call.questions[question.key] = OpenQuestion(restored, question)
+        self._runner.take_up(call, task)
+        log.info("task_resumed", task=task_hash(task.id), tool=task.name)
+
+    def _send_again(self, task: Task, repeat: Repeat) -> None:
+        """What was asked of the client before is asked anew, if at all."""
+        call = self._call_of(task, None)
+        self._runner.take_up(call, replace(task, answers=()))
+        log.info("task_repeated", task=task_hash(task.id), tool=task.name)
+
+    def _call_of(self, task: Task, place: Place | None) -> LiveCall:
+        owner = Owner(task.owner)
+        repeat = task.repeat if task.repeat is not None else _NOTHING
+        capabilities = ClientCapabilities(repeat.offered, tasks=True) if place is None else ANY_CAPABILITIES
+        request = ClientRequest(_NO_ID, task.method, RawObject.parse(repeat.params), owner, capabilities)
+        tool = self._policy.for_tool(task.name)
+        call = LiveCall(request, task.name, tool, want_progress=True, check=_unchecked, place=place)
+        call.next_key, call.was_sent = task.next_key, task.sent
+        call.goes_on_from(task.status_message)
+        if owner.has_token and self._place_of is not None:
+            call.waits_for, call.before = WAITING_FOR_OWNER, partial(self._wait_for_token, owner)
+        return call
+
+    async def _wait_for_token(self, owner: Owner) -> None:
+        """What goes upstream needs the token of the owner, which is not stored (contract section 9)."""
+        with anyio.move_on_after(TOKEN_WAIT_S):
+            await self._credentials.wait_for(owner)
+            return
+        raise UpstreamUnavailable(
+            f"{OUTCOME_UNKNOWN}; its owner, whose token it needs, did not come back within {TOKEN_WAIT_S:g} s"
+        )
+
+    async def _fail(self, task: Task, words: str) -> None:
+        """Until it is stored, or nothing is left to be stored."""
+        error = error_object(ErrorCode.INTERNAL_ERROR, words)
+        while True:
+            now_ms = self._clock.wall_ms()
+            event, polling = TaskEvent.CALL_LOST, self._policy.polling
+            try:
+                failed = lifecycle.failed(task, event, error, words, polling, now_ms)
+                await self._store.compare_and_set(task, failed)
+            except TaskNotFound:
+                return
+            except TaskConflict:  # its owner was faster
+                return
+            except StoreError as exc:
+                log.error("task_not_stored", task=task_hash(task.id), reason=exc.message)
+                await self._clock.sleep(RETRY_S)
+                continue
+            log.warning("task_failed", task=task_hash(task.id), tool=task.name, reason=words)
+            return
+
+
+async def _unchecked(request: ClientRequest, session: LegacySession) -> None:
+    """It was judged when it came in."""

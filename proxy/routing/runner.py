@@ -10,7 +10,7 @@ at any point. Contract sections 4 and 9.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 
 import anyio
@@ -37,7 +37,7 @@ from proxy.routing.live import LiveCall
 from proxy.stores.base import TaskStore
 from proxy.tasks.policy import Policy
 from proxy.tasks.task import Task
-from proxy.upstream.base import Question
+from proxy.upstream.base import Outcome, Question
 from proxy.upstream.pool import Pool
 from proxy.upstream.session import LegacySession
 
@@ -135,20 +135,17 @@ class Runner:
             await call.check(call.request, session)
 
     async def _drive(self, call: LiveCall) -> None:
-        request = call.request
         try:
             with call.scope:
-                async with (
-                    call.place()
-                    if call.place is not None
-                    else self._pool.lease(
-                        request.owner, request.capabilities, on_starting=call.wait_for_start
-                    ) as session
-                ):
-                    call.got_session(session, self._clock.monotonic())
-                    await call.check(request, session)
-                    await self._keep_log_level(call, session)
-                    await self._call_upstream(call, session)
+                if call.before is not None:
+                    await call.before()
+                try:
+                    await self._run_on(call, self._place_of(call))
+                except UpstreamError as exc:
+                    if not call.falls_back():
+                        raise
+                    log.info("call_not_resumed", reason=exc.message)
+                    await self._run_on(call, self._place_of(call))
         except ProxyError as exc:
             call.lose(exc)
         except Exception:
@@ -157,6 +154,27 @@ class Runner:
         finally:
             self._calls.discard(call)
             self._ends.beat()
+
+    def _place_of(self, call: LiveCall) -> AbstractAsyncContextManager[LegacySession]:
+        if call.place is not None:
+            return call.place()
+        request = call.request
+        return self._pool.lease(request.owner, request.capabilities, on_starting=call.wait_for_start)
+
+    async def _run_on(self, call: LiveCall, place: AbstractAsyncContextManager[LegacySession]) -> None:
+        async with place as session:
+            await self._about_to_send(call)
+            call.got_session(session, self._clock.monotonic())
+            await call.check(call.request, session)
+            await self._keep_log_level(call, session)
+            await self._call_upstream(call, session)
+
+    async def _about_to_send(self, call: LiveCall) -> None:
+        """A record that says that nothing was sent must not outlive this moment."""
+        call.was_sent = True  # whatever is stored from now on says so
+        if call.may_be_stored_unsent:
+            follower = next(f for f in self._followers.values() if f.call is call)
+            await follower.mark_started()
 
     async def _keep_log_level(self, call: LiveCall, session: LegacySession) -> None:
         """Have the upstream log from the lowest level on that a call of this session asks for (LOG-004)."""
@@ -168,9 +186,9 @@ class Runner:
     async def _call_upstream(self, call: LiveCall, session: LegacySession) -> None:
         """The call, and its further steps: where a legacy upstream first wants URLs visited (-32042), or a
         modern one answers a task with questions."""
-        request, params = call.request, call.request.params.raw
+        params = call.request.params.raw
         for attempt in range(MAX_ROUNDS):
-            outcome = await session.call(request.method, params, call, want_progress=call.want_progress)
+            outcome = await self._sent_or_resumed(call, session, params)
             asked = modern_input.asked_for(call, outcome)
             # A 2025 client gets the very error, as it would have without us.
             urls = url_elicitations.asked_for(call, outcome) if call.place is None else []
@@ -182,6 +200,15 @@ class Runner:
                 call.settle(outcome)
                 return
         call.lose(UpstreamError(f"the upstream asked for input {MAX_ROUNDS} times in a row"))
+
+    async def _sent_or_resumed(self, call: LiveCall, session: LegacySession, params: bytes) -> Outcome:
+        """What the upstream answers to a call that is sent now, or that an earlier process has sent."""
+        resumes, call.resumes = call.resumes, None
+        if resumes is None:
+            return await session.call(call.request.method, params, call, want_progress=call.want_progress)
+        pending = session.take_up(resumes, call.request.method, call.name, call)
+        call.attach(session, resumes.call_id)
+        return await session.answer_to(pending)
 
     async def _send_answers(self, questions: Mapping[str, Question], answers: Mapping[str, bytes]) -> None:
         for key, question in questions.items():
@@ -245,6 +272,16 @@ class Runner:
             if task.status.is_terminal:
                 self._metrics.task_ended(task.status, self._clock.monotonic() - began)
             self._ends.beat()
+
+    def take_up(self, call: LiveCall, task: Task) -> None:
+        """Go on with a task that an earlier process left: follow it, send or resume its call, and hand over
+        answers of the client that may not have reached the upstream."""
+        questions = {a.key: call.restored(a.question_id) for a in task.answers}
+        self.follow(call, task)
+        self.start(call)
+        if questions:
+            answers = {a.key: a.value for a in task.answers}
+            self.spawn(self._deliver, self._followers[task.id], questions, answers)
 
     def carry_out(self, task: Task) -> None:
         """Do upstream what a client made of the stored task: answer, or cancel. Does not wait for it.

@@ -26,6 +26,7 @@ from proxy.errors import (
     ProxyError,
     StoreError,
     TaskNotFound,
+    UpstreamUnavailable,
 )
 from proxy.limits import PollLimit
 from proxy.logs import get_logger, task_hash
@@ -47,6 +48,7 @@ from proxy.tasks.task import ID_PREFIX, ID_RANDOM_BYTES, InputAnswer, Task, Task
 from proxy.upstream.session import LegacySession
 
 PAGE: Final = 100
+HOLD_S: Final = 0.5  # for the answer that has the task's id to arrive, if its client says nothing sooner
 RETRY_FIRST_S: Final = 0.2
 RETRY_LAST_S: Final = 10.0
 
@@ -75,6 +77,7 @@ class Tasks2025:
         self._clock = clock
         self._max_calls = max_calls
         self._companions: dict[str, Companion] = {}
+        self._waits: set[anyio.CancelScope] = set()
 
     def __repr__(self) -> str:
         return f"<Tasks2025 {len(self._companions)} companions>"
@@ -108,6 +111,7 @@ class Tasks2025:
             name=name,
             now_ms=self._clock.wall_ms(),
             retention_ms=retention_ms,
+            repeat=call.repeat,
         )
         call.converting = True
         with anyio.CancelScope(shield=True):  # a task that is stored has its call sent, whoever still listens
@@ -120,6 +124,8 @@ class Tasks2025:
             self._runner.follow(call, task)
             companion = self._companion(task, owner)
             companion.join(client)
+            companion.held = True
+            self._runner.spawn(self._release, companion)
             call.listen(Relay(companion, _progress_token(params)))
             self._runner.start(call)
         return ResultAnswer(views_2025.create_task_result(task, self.policy.polling, self._clock.wall_ms()))
@@ -154,10 +160,23 @@ class Tasks2025:
         return _outcome_of(await self._changes.with_result(await self._changes.owned(owner, task_id)))
 
     async def _terminal(self, task_id: str) -> None:
-        async with self._store.watch([task_id]) as watch:
-            task = await self._store.get(task_id)
-            while not task.status.is_terminal:
-                task = await watch.receive()
+        """Raises UpstreamUnavailable if we stop first."""
+        with anyio.CancelScope() as wait:
+            self._waits.add(wait)
+            try:
+                async with self._store.watch([task_id]) as watch:
+                    task = await self._store.get(task_id, result=False)
+                    while not task.status.is_terminal:
+                        task = await watch.receive()
+            finally:
+                self._waits.discard(wait)
+        if wait.cancelled_caught:
+            raise UpstreamUnavailable("the proxy shuts down; the task is kept: ask for its result again")
+
+    def give_up_waiting(self) -> None:
+        """At the end of the drain: who waits for a result is told to come back."""
+        for wait in self._waits:
+            wait.cancel()
 
     async def page(self, owner: Owner, after: str | None) -> tuple[Sequence[bytes], str | None]:
         """Some of the owner's tasks, oldest first, from behind `after`; and behind which the next ones are.
@@ -240,8 +259,13 @@ class Tasks2025:
             return None
         companion = self._companion(task, owner)
         companion.join(client)
-        companion.offer()
+        companion.release()
         return companion
+
+    async def _release(self, companion: Companion) -> None:
+        """Some clients answer questions of a task that they do not know yet by themselves."""
+        await self._clock.sleep(HOLD_S)
+        companion.release()
 
     def _companion(self, task: Task, owner: Owner) -> Companion:
         companion = self._companions.get(task.id)

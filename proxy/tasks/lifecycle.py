@@ -13,6 +13,7 @@ from typing import Final
 
 from proxy.errors import IllegalTransition
 from proxy.protocol.outline import Outline
+from proxy.tasks.lost_call import CallTrace, Repeat
 from proxy.tasks.policy import Polling
 from proxy.tasks.task import InputAnswer, InputRequest, Task, TaskStatus
 
@@ -64,9 +65,18 @@ def next_status(status: TaskStatus, event: TaskEvent) -> TaskStatus:
 
 
 def created(
-    *, id: str, owner: str, method: str, name: str, now_ms: int, retention_ms: int, next_key: int = 1
+    *,
+    id: str,
+    owner: str,
+    method: str,
+    name: str,
+    now_ms: int,
+    retention_ms: int,
+    next_key: int = 1,
+    repeat: Repeat | None = None,
 ) -> Task:
-    """A new task, working. `retention_ms` is how long it is kept after its end."""
+    """A new task, working. `retention_ms` is how long it is kept after its end; `repeat` is for tools whose
+    call may be sent again after a restart."""
     return Task(
         id=id,
         owner=owner,
@@ -77,6 +87,7 @@ def created(
         retention_ms=retention_ms,
         status_message=WORKING_MESSAGE,
         next_key=next_key,
+        repeat=repeat,
     )
 
 
@@ -141,6 +152,22 @@ def noted(task: Task, message: str, now_ms: int) -> Task:
     return _moved(task, now_ms, status_message=message)
 
 
+def kept(
+    old: Task, new: Task, *, trace: CallTrace | None, sent: bool, server_info: bytes | None = None
+) -> Task:
+    """`new`, which is `old` or what comes after it, with what a later process needs of the call. Shows
+    nothing to anybody. Returns the same record where nothing changes."""
+    server_info = server_info if server_info is not None else new.server_info
+    if (new.trace, new.sent, new.server_info) == (trace, sent, server_info):
+        return new
+    return replace(new, trace=trace, sent=sent, server_info=server_info, revision=old.revision + 1)
+
+
+def started(task: Task) -> Task:
+    """The call is about to be sent. A new state in any case, so that nothing older is stored after it."""
+    return replace(task, sent=True, revision=task.revision + 1)
+
+
 def completed(
     task: Task,
     result: bytes,
@@ -190,6 +217,8 @@ def _ended(
         status_message=message,
         inputs=(),
         answers=(),
+        trace=None,
+        repeat=None,
         ttl_ms=age_ms + task.retention_ms,
         poll_interval_ms=polling.interval_ms(age_ms),
         result=result,

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from http import HTTPMethod, HTTPStatus
+from math import inf
 from typing import Final, TypeAlias
 
 import aiohttp
@@ -51,6 +52,8 @@ KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT"
 DELETE_TIMEOUT_S: Final = 2.0  # courtesy to the server; must not hold up the end
 DRAIN_TIMEOUT_S: Final = 2.0  # between the answer and the end of its stream, so that connections are reused
 RESUME_ATTEMPTS: Final = 5  # in a row that bring nothing new
+QUIET_FIRST_S: Final = 4.0  # of a resumed stream: some servers replay what was missed, and no more
+QUIET_LAST_S: Final = 60.0
 
 _TRY_AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _JSON: Final = ("application/json", "")  # a server that names no type is taken at its word
@@ -111,6 +114,7 @@ class _End(Enum):
     """How a GET stream ended."""
 
     BROKEN = auto()  # or could not be had just now: worth another attempt
+    QUIET = auto()  # it is open, and nothing has come on it for a while
     NOT_OFFERED = auto()
     SESSION_GONE = auto()
 
@@ -321,13 +325,20 @@ class HttpTransport:
             await self._resume(call, cursor)
 
     async def _resume(self, call: _Call, cursor: Cursor) -> None:
-        """Fetch the rest of a broken stream. Transports 2025-11-25, "Resumability and Redelivery"."""
+        """Fetch the rest of a broken stream. Transports 2025-11-25, "Resumability and Redelivery".
+
+        A stream that is quiet is asked for again: what came meanwhile is replayed if it was not told.
+        """
+        quiet_s = QUIET_FIRST_S
         while cursor.last_id and cursor.fruitless < RESUME_ATTEMPTS:
             await self._clock.sleep(cursor.next_delay_s())
             log.info("upstream_stream_resumed", upstream=self._name, call=call.id, attempt=cursor.fruitless)
-            end = await self._follow(cursor, call)
+            end = await self._follow(cursor, call, quiet_s=quiet_s)
             if call.answered:
                 return
+            if end is _End.QUIET:
+                cursor.fruitless = 0  # the server is there, and offers the stream
+                quiet_s = min(quiet_s * 2, QUIET_LAST_S)
             if end is _End.SESSION_GONE:
                 raise SessionLost(f"{self._who} lost the session during the call; {OUTCOME_UNKNOWN}")
             if end is _End.NOT_OFFERED:
@@ -356,8 +367,9 @@ class HttpTransport:
                 case _End.BROKEN:
                     await self._clock.sleep(cursor.next_delay_s())
 
-    async def _follow(self, cursor: Cursor, call: _Call | None) -> _End:
-        """One GET stream, from after the last event on. Raises UpstreamProtocolError."""
+    async def _follow(self, cursor: Cursor, call: _Call | None, *, quiet_s: float = inf) -> _End:
+        """One GET stream, from after the last event on, until it ends or brings no event for `quiet_s`.
+        Raises UpstreamProtocolError."""
         began = self._clock.monotonic()
         try:
             async with self._open(HTTPMethod.GET, last_event_id=cursor.last_id) as answer:
@@ -365,7 +377,8 @@ class HttpTransport:
                     return self._judge_get(answer.status, cursor)
                 answer.require_plain()
                 cursor.opened = True
-                await self._read_stream(answer, cursor, call)
+                if await self._read_while_it_speaks(answer, cursor, call, quiet_s):
+                    return _End.QUIET
         except (UpstreamUnavailable, UpstreamClosed):
             pass
         cursor.held_for(self._clock.monotonic() - began)
@@ -382,6 +395,20 @@ class HttpTransport:
 
     # What comes in.
 
+    async def _read_while_it_speaks(
+        self, answer: Answer, cursor: Cursor, call: _Call | None, quiet_s: float
+    ) -> bool:
+        """Whether it has fallen silent, rather than ended."""
+
+        def take(events: list[Event]) -> None:
+            if events:
+                silence.deadline = anyio.current_time() + quiet_s
+            self._take(events, cursor, call)
+
+        with anyio.CancelScope(deadline=anyio.current_time() + quiet_s) as silence:
+            await answer.read_events(self._max_bytes, lambda events: take(list(events)))
+        return silence.cancelled_caught
+
     async def _read_stream(self, answer: Answer, cursor: Cursor, call: _Call | None) -> None:
         await answer.read_events(self._max_bytes, lambda events: self._take(events, cursor, call))
 
@@ -394,7 +421,7 @@ class HttpTransport:
                 self._deliver(event.data, call)
 
     def _tell_position(self, call: _Call, event_id: str) -> None:
-        if self._version is not None and not call.answered:
+        if self._version is not None and self._version not in MODERN_VERSIONS and not call.answered:
             position = StreamPosition(self._session_id, self._version, call.id, event_id)
             self._receiver.moved(call.id, position)
 

@@ -32,6 +32,8 @@ class Posts:
         self._name = name
         self._waiting: deque[bytes] = deque()
         self._came = Pulse()
+        self._left = Pulse()
+        self._sending = False
         self._overflown = False
 
     def post(self, message: bytes) -> None:
@@ -51,8 +53,18 @@ class Posts:
                 self._overflown = False
                 await came.wait()
                 continue
-            with anyio.move_on_after(COURTESY_TIMEOUT_S), suppress(UpstreamError):
-                await self._send(self._waiting.popleft())
+            self._sending = True
+            try:
+                with anyio.move_on_after(COURTESY_TIMEOUT_S), suppress(UpstreamError):
+                    await self._send(self._waiting.popleft())
+            finally:
+                self._sending = False
+                self._left.beat()
+
+    async def wait_delivered(self) -> None:
+        """Until nothing waits any more. `deliver` must be running."""
+        while self._waiting or self._sending:
+            await self._left.event.wait()
 
     def __repr__(self) -> str:
         return f"<Posts to '{self._name}', {len(self._waiting)} waiting>"

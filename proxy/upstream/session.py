@@ -234,6 +234,11 @@ class LegacySession:
         self._stale.set()
         self._transport.close()
 
+    async def wait_delivered(self) -> None:
+        """Until what nobody waits for has been handed over, such as the notice that a call is cancelled."""
+        if self._loss is None:
+            await self._posts.wait_delivered()
+
     @property
     def info(self) -> ServerInfo:
         assert self._info is not None  # set before `started`
@@ -296,18 +301,20 @@ class LegacySession:
             return with_progress_token(params, token)
         return lower_params(method, params, token)
 
-    async def resume(
+    def take_up(
         self, position: StreamPosition, method: str, name: str, listener: CallListener
-    ) -> Outcome:
-        """Wait for the answer to a call that an earlier process sent, from where its stream was left.
-
-        Raises UpstreamError if no answer can come. For sessions that are adopted.
-        """
+    ) -> PendingCall:
+        """A call that an earlier process sent is in flight again: the rest of its stream is fetched, from
+        where it was left. For sessions that are adopted. `answer_to` must be called next."""
         assert self._take_up is not None
         pending = self._table.restore(position.call_id, method, name, listener)
         pending.begun = self._clock.monotonic()
+        self._take_up(position.call_id, position.event_id)
+        return pending
+
+    async def answer_to(self, pending: PendingCall) -> Outcome:
+        """Wait for it. Raises UpstreamError if no answer can come; cancelled, it is cancelled upstream."""
         try:
-            self._take_up(position.call_id, position.event_id)
             await pending.ended.wait()
         except anyio.get_cancelled_exc_class():
             self._give_up(pending)

@@ -1,0 +1,182 @@
+"""From the configuration to what speaks with the server: transports, sessions, what is known of it.
+
+Above: `assembly` and `assembly_legacy`. One of the places where concrete classes are named. Contract
+sections 2 and 11.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import ClientSession
+
+from proxy import __version__
+from proxy.clock import Clock
+from proxy.config import Config
+from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities, request_meta
+from proxy.eras.era import Era
+from proxy.eras.to_modern import ServerInfo
+from proxy.metrics import Metrics
+from proxy.owners import Credentials, Owner
+from proxy.protocol import names
+from proxy.protocol.envelope import dumps
+from proxy.routing.adopted import Adoption
+from proxy.routing.in_flight import FIRST_TASK_ID
+from proxy.routing.own_server import Client
+from proxy.routing.passthrough import Passthrough, TaskGrant
+from proxy.routing.well_known import WellKnown
+from proxy.tasks.policy import InputMode, Policy
+from proxy.upstream.auto import AutoHttpTransport, KnownServer
+from proxy.upstream.base import Transport
+from proxy.upstream.forward import HttpForwarder
+from proxy.upstream.http import AdoptedSession, HttpTransport
+from proxy.upstream.pending import AskingTools
+from proxy.upstream.probe import ProbingTransport, UpstreamEra
+from proxy.upstream.session import CLIENT_NAME, ChangeListener, LegacySession, TakeUp
+from proxy.upstream.stdio import StdioTransport
+
+
+class Upstream:
+    """Makes transports and sessions with the configured server."""
+
+    def __init__(
+        self, config: Config, policy: Policy, client: ClientSession, clock: Clock, metrics: Metrics
+    ) -> None:
+        self.metrics = metrics
+        self._config = config
+        self._client = client
+        self._clock = clock
+        self.asking = AskingTools(lambda tool: policy.for_tool(tool).input is InputMode.TASK)
+        self.known = KnownServer()
+        self._era = UpstreamEra(None if config.upstream.era == "auto" else Era(config.upstream.era))
+        meta = request_meta(ClientCapabilities("{}", tasks=False), CLIENT_NAME, __version__)
+        self._probe_params = dumps({names.META: meta})
+        self.credentials = Credentials()
+
+    def era(self) -> Era | None:
+        """What is known of the server's era."""
+        return self._era.known
+
+    def supported_versions(self) -> tuple[str, ...]:
+        """Modern ones, and legacy ones where such clients can be passed through."""
+        if self._era.serves_legacy:
+            return (*names.LEGACY_VERSIONS, *names.MODERN_VERSIONS)
+        return names.MODERN_VERSIONS
+
+    def transport(self, owner: Owner) -> Transport:
+        """A transport that knows the upstream's era, or finds it out before it is started."""
+        return ProbingTransport(lambda: self._plain_transport(owner), self._era, self._probe_params)
+
+    def _plain_transport(self, owner: Owner) -> Transport:
+        upstream, limits = self._config.upstream, self._config.limits
+        if upstream.command is not None:
+            return StdioTransport(
+                upstream.command,
+                env=upstream.env,
+                cwd=Path(upstream.cwd) if upstream.cwd is not None else None,
+                name=upstream.name,
+                max_bytes=limits.message,
+                metrics=self.metrics,
+            )
+        assert upstream.url is not None  # the configuration has one or the other
+        return AutoHttpTransport(
+            upstream.url,
+            name=upstream.name,
+            max_bytes=limits.message,
+            max_depth=limits.depth,
+            client=self._client,
+            headers=lambda: self.credentials.headers(owner),
+            clock=self._clock,
+            known=self.known,
+            endpoint_prefix=upstream.endpoint_prefix,
+        )
+
+    def session(
+        self, owner: Owner, capabilities: ClientCapabilities, on_change: ChangeListener
+    ) -> LegacySession:
+        return LegacySession(
+            self.transport(owner),
+            name=self._config.upstream.name,
+            capabilities=capabilities,
+            client_version=__version__,
+            asking=self.asking,
+            clock=self._clock,
+            max_depth=self._config.limits.depth,
+            start_timeout_s=self._config.upstream.start_timeout,
+            on_change=on_change,
+            era=self._era,
+        )
+
+    @staticmethod
+    def info_of(version: str, server_info: bytes | None) -> ServerInfo:
+        """What is still known of a server after a restart."""
+        return ServerInfo(version, b"{}", server_info, None)
+
+    def adoption(
+        self, known: AdoptedSession, info: ServerInfo, headers: Callable[[], Mapping[str, str]]
+    ) -> Adoption:
+        """For calls of tasks on a session over HTTP that a client, or an earlier process, has opened."""
+        url, limits = self._config.upstream.url, self._config.limits
+        assert url is not None  # such sessions are passed through to one
+        transport = HttpTransport(
+            url,
+            name=self._config.upstream.name,
+            max_bytes=limits.message,
+            max_depth=limits.depth,
+            client=self._client,
+            headers=headers,
+            clock=self._clock,
+            adopted=known,
+        )
+        first_id = FIRST_TASK_ID + secrets.randbelow(FIRST_TASK_ID)  # away from those used before
+        session = self.adopted(transport, info, first_id, transport.take_up)
+        return Adoption(session, transport.listen)
+
+    def adopted(
+        self, transport: Transport, info: ServerInfo, first_id: int, take_up: TakeUp | None = None
+    ) -> LegacySession:
+        """A session over a transport whose handshake is done."""
+        return LegacySession(
+            transport,
+            name=self._config.upstream.name,
+            capabilities=ANY_CAPABILITIES,
+            client_version=__version__,
+            asking=self.asking,
+            clock=self._clock,
+            max_depth=self._config.limits.depth,
+            start_timeout_s=self._config.upstream.start_timeout,
+            on_change=lambda method, params: None,
+            adopted=info,
+            first_id=first_id,
+            take_up=take_up,
+        )
+
+    def forwarder(self) -> HttpForwarder | None:
+        """Passes requests on to an HTTP server as they are."""
+        upstream = self._config.upstream
+        if upstream.url is None:
+            return None
+        return HttpForwarder(upstream.url, name=upstream.name, client=self._client)
+
+    def well_known(self) -> WellKnown | None:
+        """The documents that belong to an HTTP server."""
+        forwarder, url = self.forwarder(), self._config.upstream.url
+        if forwarder is None or url is None:
+            return None
+        return WellKnown(forwarder, path=self._config.path, upstream_path=urlsplit(url).path)
+
+    def passthrough(self, owner: Owner, client: Client, tasks: TaskGrant | None) -> Passthrough:
+        """The session of one legacy client with a server of its own."""
+        return Passthrough(
+            lambda: self._plain_transport(owner),
+            client,
+            name=self._config.upstream.name,
+            clock=self._clock,
+            max_depth=self._config.limits.depth,
+            start_timeout_s=self._config.upstream.start_timeout,
+            asking=self.asking,
+            tasks_2025=tasks,
+        )

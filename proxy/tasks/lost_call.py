@@ -1,0 +1,33 @@
+"""What a task's record keeps of its call, so that a later process can find it again or send it again.
+
+PURE. A part of `task.Task`, kept while the task runs. Contract section 9: resumed, repeated, or failed with
+the honest words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CallTrace:
+    """Where the rest of the call's answer can be had: in this session of the upstream, behind this event.
+
+    `session_id` is None where the server has no sessions; `call_id` is the id of our request there.
+    `is_ours`: we opened the session, and not a legacy client.
+    """
+
+    session_id: str | None
+    version: str
+    call_id: int
+    event_id: str
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """What is needed to send the call of a `repeatable` tool again: its raw params, and what the client had
+    declared (`ClientCapabilities.offered`)."""
+
+    params: bytes
+    offered: str
