@@ -56,12 +56,12 @@ class Exchange:
         """The next one; None at the end of the response."""
         with anyio.fail_after(within_s):
             while not self._messages:
-                if not (await self._read_on()):
+                if not (await self.read_on()):
                     return None
         return self._messages.popleft()
 
-    async def _read_on(self) -> bool:
-        """False at the end."""
+    async def read_on(self) -> bool:
+        """Take in what comes next; False at the end."""
         if self.is_stream:
             chunk = await self._response.content.readany()
             self._take(chunk)
@@ -82,14 +82,14 @@ class Exchange:
         """What follows, to the end."""
         found = []
         with anyio.fail_after(within_s):
-            while (message := await self.message()) is not None:
+            while (message := await self.message(within_s=within_s)) is not None:
                 found.append(message)
         return found
 
     async def until(self, method: str, *, within_s: float = BOUND_S) -> dict[str, Any]:
         """The next message of this method; those before it are dropped."""
         with anyio.fail_after(within_s):
-            while (message := await self.message()) is not None:
+            while (message := await self.message(within_s=within_s)) is not None:
                 if message.get("method") == method:
                     return message
         raise AssertionError(f"the stream ended without {method}")

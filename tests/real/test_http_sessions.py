@@ -19,10 +19,12 @@ import pytest
 
 from proxy.protocol import names
 from tests.real.bench import Bench
+from tests.real.idle_relay import idle_relay
 from tests.real.legacy import Legacy
 from tests.real.processes import Program, accepts
 from tests.real.proxy_process import EXIT_BOUND_S, ProxyProcess
 from tests.real.session_client import CAN, STREAM, SessionClient, connected, text
+from tests.real.soak import soak
 from tests.real.task_client import Kind, task_client
 from tests.real.test_conformance import verdicts
 from tests.real.waiting import together, until
@@ -60,13 +62,30 @@ async def session(proxy: ProxyProcess, version: str = names.LATEST_LEGACY) -> As
 async def test_the_conformance_suite_passes_before_a_stdio_server(
     bench: Bench, revision: str, scenarios: int
 ) -> None:
+    """Meanwhile a call is quiet for longer than what stands in the middle bears (F03)."""
     legacy = await bench.legacy("stdio")
     proxy = await bench.proxy(legacy.upstream)
+    async with anyio.create_task_group() as group:
+        group.start_soon(quiet_call, proxy, revision)
 
-    found = await verdicts(proxy.url, f"core-{revision}", bench.home)
+        found = await verdicts(proxy.url, f"core-{revision}", bench.home)
 
     assert (found["FAIL"], found["SKIP"]) == ([], [])
     assert len(found["PASS"]) == scenarios
+
+
+async def quiet_call(proxy: ProxyProcess, version: str) -> None:
+    async with (
+        idle_relay(proxy.port, patience_s=20) as port,
+        connected(f"http://127.0.0.1:{port}/mcp") as client,
+    ):
+        await client.initialize(version)
+        slow = {"name": "slow_compute", "arguments": {"seconds": 26, "label": "quiet"}}
+        async with client.listening() as get, client.asking(names.TOOLS_CALL, slow) as call:
+            assert text(await call.all(within_s=60)) == "computed quiet in 26 s"
+            assert call.is_stream
+            await client.call("test_trigger_tool_change")
+            await get.until(names.TOOLS_LIST_CHANGED, within_s=AT_ONCE_S)
 
 
 # ---------------------------------------------------------------------------------- real clients
@@ -330,3 +349,8 @@ async def test_a_client_that_stops_reading_a_large_answer_does_not_hold_up_other
             with anyio.fail_after(AT_ONCE_S):
                 assert text(await other.call("greet", name="Bob")) == "Hello, Bob!"
         assert text(await client.call("greet", name="Ada")) == "Hello, Ada!"
+
+
+async def test_sessions_that_clients_just_leave_are_given_back(tmp_path: Path) -> None:
+    """F39, in short: `python -m tests.real.soak` is the long one."""
+    assert (await soak(tmp_path, rounds=3, sessions=24)).faults() == []
