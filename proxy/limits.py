@@ -6,8 +6,7 @@ Above: `downstream`. Contract section 8, "Bounds".
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from math import ceil
 from typing import Final
 
@@ -28,21 +27,22 @@ class Gauge:
         self.held = 0
         self._emptied = Pulse()
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Raises LimitReached (429) if `limit` are held already."""
+    def hold(self) -> AbstractContextManager[None]:
+        """One more while inside. Raises LimitReached (429) on entry if `limit` are held already."""
+        return self
+
+    def __enter__(self) -> None:
         if self.held >= self._limit:
             raise LimitReached(
                 f"{self._limit} {self._what} are in progress ({self._setting}); try again later",
                 retry_after_s=BUSY_RETRY_S,
             )
         self.held += 1
-        try:
-            yield
-        finally:
-            self.held -= 1
-            if not self.held:
-                self._emptied.beat()
+
+    def __exit__(self, *raised: object) -> None:
+        self.held -= 1
+        if not self.held:
+            self._emptied.beat()
 
     async def wait_empty(self) -> None:
         """Until none is held."""

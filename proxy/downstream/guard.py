@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
@@ -18,6 +19,7 @@ from proxy.protocol import names
 EXPOSED: Final = ", ".join((names.H_SESSION_ID, "WWW-Authenticate", names.H_PROTOCOL_VERSION))
 ALLOWED_METHODS: Final = "GET, POST, DELETE"
 PREFLIGHT_MAX_AGE_S: Final = 600
+_NAMES_KEPT: Final = 256  # clients come by few names, with every request; who tries many gets no memory
 _ORIGIN: Final = re.compile(r"https?://(?P<host>[!-.0-~]+)\Z")  # visible ASCII, no slash: it is echoed
 _PORT: Final = re.compile(r":[0-9]*\Z")
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+\Z")
@@ -89,6 +91,7 @@ def _without_port(host: str) -> str:
     return _PORT.sub("", host)
 
 
+@lru_cache(maxsize=_NAMES_KEPT)
 def _is_loopback(name: str) -> bool:
     """`name` as in a Host header: lower case, an IPv6 address in brackets."""
     if name == "localhost":

@@ -5,9 +5,8 @@ Above: whoever answers requests, in either era. Below: `metrics`, which declares
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from types import TracebackType
 from typing import Final
 
 from proxy.clock import Clock
@@ -43,27 +42,35 @@ _GROUPS: Final[Mapping[str, Methods]] = {
 }
 
 
-@dataclass(slots=True)
-class Ending:
-    """How a request ends: its client hangs up, unless somebody says otherwise."""
+class counted:  # noqa: N801 - reads as what is done in `with`
+    """Count a request, and how long it took, when the context is left.
 
-    outcome: Outcome = Outcome.HUNG_UP
+    Faults say what they are; `outcome` says of any other end what it is. Else the client has hung up.
+    """
 
+    __slots__ = ("_began", "_clock", "_era", "_method", "_metrics", "outcome")
 
-@contextmanager
-def counted(method: str, era: EraLabel, metrics: Metrics, clock: Clock) -> Iterator[Ending]:
-    """Count a request, and how long it took, when the context is left. Faults say what they are."""
-    ending, began = Ending(), clock.monotonic()
-    try:
-        yield ending
-    except ProxyError as exc:
-        ending.outcome = outcome_of(exc)
-        raise
-    except Exception:
-        ending.outcome = Outcome.PROXY_FAILED
-        raise
-    finally:
-        metrics.answered(group_of(method), era, ending.outcome, clock.monotonic() - began)
+    def __init__(self, method: str, era: EraLabel, metrics: Metrics, clock: Clock) -> None:
+        self._method = method
+        self._era = era
+        self._metrics = metrics
+        self._clock = clock
+        self._began = clock.monotonic()
+        self.outcome = Outcome.HUNG_UP
+
+    def __enter__(self) -> counted:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        match exc:
+            case ProxyError():
+                self.outcome = outcome_of(exc)
+            case Exception():
+                self.outcome = Outcome.PROXY_FAILED
+        took_s = self._clock.monotonic() - self._began
+        self._metrics.answered(group_of(self._method), self._era, self.outcome, took_s)
 
 
 class Outstanding:

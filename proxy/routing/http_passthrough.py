@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from http import HTTPMethod
+from types import TracebackType
 from typing import Final, Protocol
 
 import anyio
@@ -87,14 +88,10 @@ class HttpPassthrough:
         self, message: HttpMessage, *, plain: bool = False
     ) -> AbstractAsyncContextManager[Forwarded]:
         body = message.body if message.method is HTTPMethod.POST else None
-        return self._upstream.forward(
-            message.method.value, message.headers, body, query=message.query, plain=plain
-        )
+        return self._upstream.forward(message.method, message.headers, body, query=message.query, plain=plain)
 
-    @asynccontextmanager
-    async def _pass(self, message: HttpMessage) -> AsyncIterator[Reply]:
-        async with self._forward(message) as answer:
-            yield await reply_of(answer)
+    def _pass(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
+        return _Passed(self._forward(message))
 
     @asynccontextmanager
     async def _initialize(self, message: HttpMessage) -> AsyncIterator[Reply]:
@@ -148,6 +145,28 @@ class HttpPassthrough:
     def _is_taken(self, block: Block, session_id: str, owner: Owner) -> bool:
         watcher, event = self._watcher, block.event
         return watcher is not None and event is not None and watcher.takes(session_id, owner, event)
+
+
+class _Passed:
+    """The reply to what was forwarded. No generator: every message but few comes through here."""
+
+    __slots__ = ("_forwarded",)
+
+    def __init__(self, forwarded: AbstractAsyncContextManager[Forwarded]) -> None:
+        self._forwarded = forwarded
+
+    async def __aenter__(self) -> Reply:
+        answer = await self._forwarded.__aenter__()
+        try:
+            return await reply_of(answer)
+        except BaseException as exc:
+            await self._forwarded.__aexit__(type(exc), exc, exc.__traceback__)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._forwarded.__aexit__(kind, exc, trace)
 
 
 async def reply_of(answer: Forwarded) -> Reply:

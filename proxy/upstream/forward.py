@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Final
 
 import aiohttp
@@ -47,7 +48,7 @@ _NOT_SENT_ON: Final = _ONE_HOP | {
 }
 _NOT_PASSED_BACK: Final = _ONE_HOP
 _CORS: Final = "access-control-"
-_NOT_ADDED: Final = ("Accept", "Content-Type", "User-Agent")  # by aiohttp, where the client sent none
+_ADDED: Final = ("Accept", "Content-Type", "User-Agent")  # by aiohttp, unless it is told not to
 
 
 class HttpForwarder:
@@ -58,8 +59,7 @@ class HttpForwarder:
         self._who = f"upstream {name!r}"
         self._client = client
 
-    @asynccontextmanager
-    async def forward(
+    def forward(
         self,
         method: str,
         headers: Sequence[Header],
@@ -68,20 +68,18 @@ class HttpForwarder:
         query: str = "",
         path: str | None = None,
         plain: bool = False,
-    ) -> AsyncIterator[Forwarded]:
-        ran = f"; {OUTCOME_UNKNOWN}" if body else ""
-        async with await self._open(
-            method, self._target(path, query), sent_on(headers, plain), body, ran
-        ) as got:
-            yield Forwarded(got.status, passed_back(got), _Chunks(got, self._who, ran))
+    ) -> AbstractAsyncContextManager[Forwarded]:
+        return _Forwarding(self, method, self._target(path, query), sent_on(headers, plain), body)
 
-    async def _open(
+    async def open(
         self, method: str, url: URL, headers: CIMultiDict[str], body: bytes | None, ran: str
     ) -> aiohttp.ClientResponse:
+        """The response to one request, to be released by the caller. Raises UpstreamError."""
         data = io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_BYTES else body
+        not_added = [name for name in _ADDED if name not in headers] or None
         try:
             return await self._client.request(
-                method, url, headers=headers, data=data, allow_redirects=False, skip_auto_headers=_NOT_ADDED
+                method, url, headers=headers, data=data, allow_redirects=False, skip_auto_headers=not_added
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as exc:
             raise UpstreamUnavailable(f"{self._who} could not be reached ({reason(exc)})") from exc
@@ -103,6 +101,38 @@ class HttpForwarder:
 
     def __repr__(self) -> str:
         return f"<HttpForwarder {self._url.with_query(None)}>"
+
+    @property
+    def who(self) -> str:
+        """The upstream, in errors."""
+        return self._who
+
+
+class _Forwarding:
+    """One request on its way. No generator: every message of a legacy client comes through here."""
+
+    __slots__ = ("_body", "_forwarder", "_headers", "_method", "_response", "_url")
+
+    def __init__(
+        self, forwarder: HttpForwarder, method: str, url: URL, headers: CIMultiDict[str], body: bytes | None
+    ) -> None:
+        self._forwarder = forwarder
+        self._method = method
+        self._url = url
+        self._headers = headers
+        self._body = body
+
+    async def __aenter__(self) -> Forwarded:
+        ran = f"; {OUTCOME_UNKNOWN}" if self._body else ""
+        response = await self._forwarder.open(self._method, self._url, self._headers, self._body, ran)
+        self._response = response
+        chunks = _Chunks(response, self._forwarder.who, ran)
+        return Forwarded(response.status, passed_back(response), chunks)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._response.__aexit__(kind, exc, trace)
 
 
 class _Chunks:
