@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.eras.era import Era
+from proxy.eras.tasks_2025 import without_related_task
 from proxy.errors import ErrorCode, UpstreamProtocolError
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, elements, loads, splice
@@ -231,13 +232,15 @@ def _wrapped(error: bytes, message: str) -> bytes:
 
 
 def lift_question(method: str, params: bytes | None) -> bytes | None:
-    """The params of a question as an input request has them: `elicitationId` is between upstream and us."""
-    if method != names.ELICITATION_CREATE or params is None or b"elicitationId" not in params:
+    """The params of a question as an input request has them: `elicitationId`, and the upstream's own task,
+    are between upstream and us."""
+    if params is None or params[:1] != b"{":
         return params
-    try:
-        return splice(params, {"elicitationId": None})
-    except JsonError:  # not an object
-        return params
+    changes: dict[str, bytes | None] = {}
+    if method == names.ELICITATION_CREATE and b"elicitationId" in params:
+        changes["elicitationId"] = None
+    lifted = splice(params, changes) if changes else params
+    return without_related_task(lifted)
 
 
 def url_elicitations(error: bytes) -> list[bytes]:

@@ -110,7 +110,8 @@ class Conversion:
             raise missing_capability(TASKS_REQUIRED, f"tool {name!r} is served as a task only")
         may_convert = _may_convert(request, policy)
         want_progress = request.progress_token is not None or may_convert
-        return Round(request, LiveCall(request, name, policy, want_progress, check), may_convert)
+        call = LiveCall(request, name, policy, want_progress, check, may_convert=may_convert)
+        return Round(request, call, may_convert)
 
     # -- a round from its beginning to its answer -------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio
@@ -21,7 +21,7 @@ from proxy.errors import ProxyError
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ClientRequest
-from proxy.routing.progress import progress_text
+from proxy.routing.progress import progress_text, shortened
 from proxy.tasks.lost_call import CallTrace, Repeat
 from proxy.tasks.policy import ToolPolicy
 from proxy.tasks.task import InputRequest
@@ -91,7 +91,8 @@ class LiveCall:
 
     `request` is what goes upstream; `capabilities` and `log_level` are those of the client's latest
     request for it. `place` is where a legacy client's call runs: on that client's own session; None: where
-    the pool has room. `before` is waited for before anything else; it may raise ProxyError.
+    the pool has room. `may_convert`: it may become a task of ours. `before` is waited for before anything
+    else; it may raise ProxyError.
 
     `resumes`: an earlier process has sent it, and this is where its stream was left; `may_repeat`: if it
     cannot be resumed it is sent again. `trace` is where a later process finds the rest of the stream,
@@ -108,6 +109,7 @@ class LiveCall:
     want_progress: bool
     check: SessionCheck
     place: Place | None = None
+    may_convert: bool = False
     capabilities: ClientCapabilities = field(init=False)
     log_level: str | None = field(init=False)
     questions: dict[str, OpenQuestion] = field(default_factory=dict)
@@ -181,6 +183,18 @@ class LiveCall:
     def goes_on_from(self, progress: str | None) -> None:
         """What an earlier process told last stays until there is something newer."""
         self._progress_text = progress
+
+    def says(self, text: str) -> None:
+        """The upstream's own words on how far it is."""
+        self._progress, self._progress_text = None, shortened(text)
+        if self.is_task:
+            self.changed.beat()
+
+    def is_upstream_task(self, task_id: str) -> None:
+        """It runs as a task of the upstream's own, which a later process can take up."""
+        if self.trace is not None:
+            self.trace = replace(self.trace, upstream_task=task_id)
+            self.changed.beat()
 
     def attach(self, session: LegacySession, call_id: int) -> None:
         """The call is in flight again: the questions that were restored can be answered."""
@@ -325,8 +339,14 @@ class LiveCall:
 
     def on_position(self, position: StreamPosition) -> None:
         is_ours = self.place is None if self.trace is None else self.trace.is_ours
+        upstream_task = None if self.trace is None else self.trace.upstream_task
         self.trace = CallTrace(
-            position.session_id, position.version, position.call_id, position.event_id, is_ours
+            position.session_id,
+            position.version,
+            position.call_id,
+            position.event_id,
+            is_ours,
+            upstream_task,
         )
         if self.is_task:
             self.changed.beat()

@@ -67,7 +67,7 @@ Plan: TypeAlias = Resume | SendAgain | GiveUp
 
 def plan_for(task: Task, *, can_resume: bool) -> Plan:
     """In the contract's order. `can_resume`: whether our upstream is one that has streams."""
-    if task.trace is not None and can_resume:
+    if task.trace is not None and task.trace.can_be_found and can_resume:
         return Resume(task.trace)
     if task.repeat is not None:
         return SendAgain(task.repeat)

@@ -34,6 +34,7 @@ from proxy.routing import modern_input, url_elicitations
 from proxy.routing.base import ClientRequest
 from proxy.routing.following import Follower
 from proxy.routing.live import LiveCall
+from proxy.routing.upstream_task import UpstreamTask, is_wanted
 from proxy.stores.base import TaskStore
 from proxy.tasks.policy import Policy
 from proxy.tasks.task import Task
@@ -204,6 +205,12 @@ class Runner:
     async def _sent_or_resumed(self, call: LiveCall, session: LegacySession, params: bytes) -> Outcome:
         """What the upstream answers to a call that is sent now, or that an earlier process has sent."""
         resumes, call.resumes = call.resumes, None
+        upstream_task = None if resumes is None or call.trace is None else call.trace.upstream_task
+        if upstream_task is not None:
+            return await UpstreamTask(call, session, self._clock).outcome_of(upstream_task)
+        if resumes is None and await is_wanted(call, session):
+            ttl_ms = int(self._policy.runtime_limit_s * 1_000)
+            return await UpstreamTask(call, session, self._clock).outcome(params, ttl_ms)
         if resumes is None:
             return await session.call(call.request.method, params, call, want_progress=call.want_progress)
         pending = session.take_up(resumes, call.request.method, call.name, call)

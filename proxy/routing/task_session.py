@@ -164,7 +164,7 @@ class TaskSession:
         if not self._upstream.tools:
             return False
         async with self._place() as session:
-            return await session.catalogue.runs_as_task(tool)
+            return await session.catalogue.task_support(tool) is not TaskSupport.FORBIDDEN
 
     def mark(self, tool: str, said: TaskSupport | None) -> TaskSupport:
         """What `tools/list` shows of a tool (T25-TOOL-001)."""

@@ -14,7 +14,8 @@ class CallTrace:
     """Where the rest of the call's answer can be had: in this session of the upstream, behind this event.
 
     `session_id` is None where the server has no sessions; `call_id` is the id of our request there.
-    `is_ours`: we opened the session, and not a legacy client.
+    `event_id` is empty where its stream has none. `is_ours`: we opened the session, and not a legacy client.
+    `upstream_task` is the upstream's own 2025 task that the call has become there.
     """
 
     session_id: str | None
@@ -22,6 +23,11 @@ class CallTrace:
     call_id: int
     event_id: str
     is_ours: bool
+    upstream_task: str | None = None
+
+    @property
+    def can_be_found(self) -> bool:
+        return bool(self.event_id) or self.upstream_task is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ class Question(Protocol):
 class StreamPosition:
     """Where the rest of a call's stream can be had by whoever comes back, this process or a later one: in
     this session, for the request of this id, behind this event. `session_id` None: the server has none.
+    `event_id` is empty as long as the stream has brought no id.
     """
 
     session_id: str | None

@@ -14,6 +14,7 @@ from typing import Any, Final
 import anyio
 
 from proxy.clock import Clock
+from proxy.eras.tasks_2025 import TaskSupport
 from proxy.errors import UpstreamError
 from proxy.logs import get_logger
 from proxy.protocol import names
@@ -33,13 +34,14 @@ Ask = Callable[[str, bytes | None], Awaitable[Outcome]]
 
 @dataclass(frozen=True, slots=True)
 class ToolFacts:
-    """`runs_as_task`: the upstream marks it as a task tool of its own (`optional` or `required`)."""
+    """`support` is the upstream's own mark: whether it runs the tool as a task of its own."""
 
     mirrored: tuple[MirroredParam, ...] = ()
-    runs_as_task: bool = False
+    support: TaskSupport = TaskSupport.FORBIDDEN
 
 
 _UNKNOWN: Final = ToolFacts()
+_SUPPORTS: Final = frozenset(TaskSupport)
 
 
 class Catalogue:
@@ -65,9 +67,9 @@ class Catalogue:
         """
         return (await self._facts(tool)).mirrored
 
-    async def runs_as_task(self, tool: str) -> bool:
-        """Whether the upstream runs `tool` as a 2025 task of its own; False also if that is not known."""
-        return (await self._facts(tool)).runs_as_task
+    async def task_support(self, tool: str) -> TaskSupport:
+        """Whether the upstream runs `tool` as a 2025 task of its own; forbidden also if that is not known."""
+        return (await self._facts(tool)).support
 
     async def _facts(self, tool: str) -> ToolFacts:
         async with self._turn:
@@ -110,7 +112,8 @@ class Catalogue:
 def _facts_of(tool: dict[str, Any]) -> ToolFacts:
     execution = tool.get("execution")
     said = execution.get("taskSupport") if isinstance(execution, dict) else None
-    return ToolFacts(mirrored_params(tool.get("inputSchema")), said in ("optional", "required"))
+    support = TaskSupport(said) if said in _SUPPORTS else TaskSupport.FORBIDDEN
+    return ToolFacts(mirrored_params(tool.get("inputSchema")), support)
 
 
 def _page_of(outcome: Outcome) -> dict[str, Any]:

@@ -313,6 +313,8 @@ class HttpTransport:
         cursor = Cursor(opened=True)
         try:
             async with self._open(HTTPMethod.POST, body=message) as answer:
+                if answer.ok:
+                    self._tell_position(call, "")
                 if answer.is_event_stream:
                     answer.require_plain()
                     await self._read_stream(answer, cursor, call)

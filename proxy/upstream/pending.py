@@ -31,7 +31,8 @@ class PendingCall:
     """A request that was sent and not yet answered.
 
     `id` doubles as its progress token: both are ours, integers, and never used twice in a session.
-    `questions` are those that it waits with for an answer.
+    `questions` are those that it waits with for an answer. `upstream_task` is the upstream's own 2025 task
+    that it waits for.
     """
 
     id: int
@@ -43,11 +44,12 @@ class PendingCall:
     outcome: Outcome | None = None
     loss: UpstreamError | None = None
     progress: float = float("-inf")
+    upstream_task: str | None = None
     begun: float = 0.0  # monotonic
 
     @property
     def carries_input(self) -> bool:
-        return self.method in names.CARRIES_INPUT
+        return self.method in names.CARRIES_INPUT or self.upstream_task is not None
 
     @property
     def waiting(self) -> bool:
@@ -96,6 +98,10 @@ class PendingTable:
         self._newest_id = call.id
         return call
 
+    def new_id(self) -> int:
+        """For a request whose answer nobody waits for."""
+        return next(self._ids)
+
     def restore(self, id: int, method: str, name: str | None, listener: CallListener) -> PendingCall:
         """A call that an earlier process sent under this id."""
         call = self._calls[id] = PendingCall(id, method, name, listener)
@@ -121,6 +127,12 @@ class PendingTable:
 
     def get(self, call_id: int | None) -> PendingCall | None:
         return None if call_id is None else self._calls.get(call_id)
+
+    def of_task(self, task_id: str | None) -> PendingCall | None:
+        """The call that waits for this task of the upstream's."""
+        if task_id is None:
+            return None
+        return next((call for call in self._calls.values() if call.upstream_task == task_id), None)
 
     def answered_by(self, rid: RequestId | None) -> PendingCall | None:
         """The call that a response with this id answers.

@@ -12,8 +12,10 @@ from typing import Final
 
 from proxy.clock import Clock, Pulse
 from proxy.eras.capabilities import ClientCapabilities
+from proxy.eras.tasks_2025 import with_related_task
 from proxy.errors import ErrorCode
 from proxy.protocol import jsonrpc, names
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject
 from proxy.protocol.jsonrpc import Request, RequestId
 from proxy.upstream.pending import AskingTools, PendingCall, PendingTable
 
@@ -28,7 +30,8 @@ class UpstreamQuestion:
 
     `origin` is the call on whose stream it came, if there is one that can carry it, or which was alone when
     it came: then it is that call's and nobody else's. `up_to` is the newest call that can have asked it.
-    `holder` is the call that it is with.
+    `holder` is the call that it is with; `related_task` the upstream's own 2025 task that it is part of,
+    which the answer names, too (T25-REL-005).
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class UpstreamQuestion:
         self.origin = origin
         self.up_to = up_to
         self.holder: PendingCall | None = None
+        self.related_task: str | None = None
         self.being_answered = False
 
     @property
@@ -100,11 +104,13 @@ class Questions:
     def ask(self, request: Request, call_id: int | None) -> None:
         """The upstream asks, on the stream of the call `call_id` if the wire tells. Never left in silence
         (ELIC-011)."""
-        origin = self._table.get(call_id)
+        related = _related_task(request.params)
+        origin = self._table.of_task(related) or self._table.get(call_id)
         asker = origin if origin is not None and origin.carries_input else None
-        if call_id is None and request.method != names.ROOTS_LIST:
+        if call_id is None and asker is None and request.method != names.ROOTS_LIST:
             asker = self._table.lone_carrier()
         question = UpstreamQuestion(self, request, asker, self._table.newest_id)
+        question.related_task = related
         if self._is_replayed(question):
             return
         self._open[question] = None
@@ -150,6 +156,7 @@ class Questions:
         """A question of this call that an earlier process was asked, and has not answered. If the upstream
         repeats it, that is no second one."""
         question = UpstreamQuestion(self, request, call, call.id)
+        question.related_task = call.upstream_task
         question.holder = call
         call.questions.append(question)
         self._open[question] = None
@@ -195,6 +202,8 @@ class Questions:
             return
         question.being_answered = True
         self._take_from_holder(question)
+        if question.related_task is not None:
+            result = with_related_task(result, question.related_task)
         try:
             await self._send(jsonrpc.result_response(question.id, result))
         except BaseException:
@@ -276,6 +285,17 @@ class Questions:
 
     def __repr__(self) -> str:
         return f"<Questions {len(self._open)} open, {len(self._unclaimed)} unclaimed>"
+
+
+def _related_task(params: bytes | None) -> str | None:
+    if params is None or names.META_RELATED_TASK.encode() not in params:
+        return None
+    try:
+        meta = RawObject.parse(params).object(names.META)
+        related = meta.object(names.META_RELATED_TASK) if meta is not None else None
+        return related.text("taskId") if related is not None else None
+    except (DuplicateMember, JsonError):
+        return None
 
 
 def _has_usable_params(question: UpstreamQuestion) -> bool:

@@ -272,21 +272,39 @@ class LegacySession:
         return list(self._table)
 
     async def call(
-        self, method: str, params: bytes | None, listener: CallListener, *, want_progress: bool
+        self,
+        method: str,
+        params: bytes | None,
+        listener: CallListener,
+        *,
+        want_progress: bool,
+        task: bytes | None = None,
+        upstream_task: str | None = None,
+        on_sent: Callable[[int], None] | None = None,
     ) -> Outcome:
         """Send a modern request's method and params, translated, and wait for the upstream's answer.
 
         Raises UpstreamError if no answer can come. If it is cancelled, the upstream is told with our id
         and nobody waits for its answer. The wait itself has no bound here: whoever calls has one.
+
+        `task` is the raw member that has the upstream make a 2025 task of its own of the call,
+        `upstream_task` the one whose result is waited for: that wait ends without a word. `on_sent` is told
+        our id.
         """
         await checkpoint()  # who is cancelled already sends nothing (CANC-004)
         member = names.NAME_MEMBER.get(method)
         pending = self._table.add(method, member and lower_name(params, member), listener)
         pending.begun = self._clock.monotonic()
+        pending.upstream_task = upstream_task
         try:
             token = pending.id if want_progress else None
-            message = jsonrpc.request(pending.id, method, self._translated(method, params, token))
+            translated = self._translated(method, params, token)
+            if task is not None:
+                translated = splice(translated if translated is not None else b"{}", {"task": task})
+            message = jsonrpc.request(pending.id, method, translated)
             self._questions.begin(pending)
+            if on_sent is not None:
+                on_sent(pending.id)
             await self._send(message, call=pending.id)
             await pending.ended.wait()
         except anyio.get_cancelled_exc_class():
@@ -332,7 +350,7 @@ class LegacySession:
 
     def _give_up(self, pending: PendingCall) -> None:
         """Nobody waits for it any more: the upstream is told, unless it has answered."""
-        if pending in self._table:
+        if pending in self._table and pending.upstream_task is None:
             notice = cancelled_params(pending.id, "no longer needed")
             self._posts.post(jsonrpc.notification(names.CANCELLED, notice))
 
@@ -341,6 +359,11 @@ class LegacySession:
         self._table.remove(pending)
         self._transport.abandon(pending.id)
         self._questions.end(pending)
+
+    def cancel_task(self, task_id: str) -> None:
+        """Have the upstream cancel a 2025 task of its own; nobody waits for its answer (T25-CAN-006)."""
+        params = dumps({"taskId": task_id})
+        self._posts.post(jsonrpc.request(self._table.new_id(), names.TASKS_CANCEL, params))
 
     async def ask(self, method: str, params: bytes | None) -> Outcome:
         """A request of our own, bounded by ASK_TIMEOUT_S. Raises UpstreamError, also in time-outs."""
