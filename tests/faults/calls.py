@@ -155,7 +155,7 @@ class Callers:
                 self._moments.beat(Moment.ASKED)
                 if plan.kind is not Kind.MUTE:
                     await self._answer(client, call, task)
-            due_s = float("inf") if task.cancel_acknowledged else self._cancel_due_s(call)
+            due_s = float("inf") if task.cancelled_at is not None else self._cancel_due_s(call)
             if due_s <= 0:
                 await self._cancel(client, call, task)
             await anyio.sleep(min(plan.poll_s, due_s) if due_s > 0 else plan.poll_s)
@@ -171,14 +171,14 @@ class Callers:
         inputs = _answers(task.questions)
         answer = await self._said(call, lambda: client.update_task(task.id, inputs))
         if self._acknowledged("tasks/update", call, task, answer):
-            task.answered |= inputs.keys()
+            task.answered |= dict.fromkeys(inputs, time.monotonic())
             self._moments.beat(Moment.ANSWERED)
 
     async def _cancel(self, client: ModernClient, call: CallSeen, task: TaskSeen) -> None:
         call.cancel_sent = True
         answer = await self._said(call, lambda: client.cancel_task(task.id))
         if self._acknowledged("tasks/cancel", call, task, answer):
-            task.acknowledged_cancel()
+            task.cancelled_at = time.monotonic()
             self._moments.beat(Moment.CANCELLED)
 
     @staticmethod

@@ -73,7 +73,7 @@ class Era:
             with anyio.move_on_after(SETTLED_S):
                 async with anyio.create_task_group() as group:
                     group.start_soon(breaker.run, plan.faults)
-                    group.start_soon(_load, callers, calls, moments)
+                    group.start_soon(play_load, callers, calls, moments)
             tasks = [call for call in calls if call.task is not None]
             await _read_again(callers, [*tasks, *older])
             violations = [*breaker.violations, *await _ask_as_stranger(clients, calls)]
@@ -159,7 +159,8 @@ def _leaves(group: BaseExceptionGroup[NotServing]) -> Iterator[NotServing]:
             yield exc
 
 
-async def _load(callers: Callers, calls: Iterable[CallSeen], moments: Moments) -> None:
+async def play_load(callers: Callers, calls: Iterable[CallSeen], moments: Moments) -> None:
+    """Every call lives its life."""
     async with anyio.create_task_group() as group:
         for call in calls:
             group.start_soon(callers.live, call)

@@ -106,7 +106,7 @@ class HttpServer:
 class Scene:
     """See the module. `server` and `relay` are None where the proxy starts the server."""
 
-    def __init__(self, home: Path, era: EraPlan) -> None:
+    def __init__(self, home: Path, era: EraPlan, make_proxy: type[Proxy]) -> None:
         home.mkdir(parents=True)
         self.home = home
         self.era = era
@@ -121,7 +121,7 @@ class Scene:
             self.relay = Relay(self.server.port) if era.relayed else None
             port = self.relay.port if self.relay is not None else self.server.port
             upstream = f"http://127.0.0.1:{port}/mcp"
-        self.proxy = Proxy(home, upstream, _settings(era, self.disk.store))
+        self.proxy = make_proxy(home, upstream, _settings(era, self.disk.store))
 
     def server_pids(self) -> list[int]:
         """The server's processes."""
@@ -129,9 +129,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def opened(home: Path, era: EraPlan) -> AsyncIterator[Scene]:
+async def opened(home: Path, era: EraPlan, make_proxy: type[Proxy] = Proxy) -> AsyncIterator[Scene]:
     """A scene whose parts run. Whatever happens on it, nothing of it is left."""
-    scene = Scene(home, era)
+    scene = Scene(home, era, make_proxy)
     try:
         async with anyio.create_task_group() as group:
             if scene.server is not None:

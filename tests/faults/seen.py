@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,19 +21,22 @@ _FIXED: Final = ("taskId", "createdAt")
 class TaskSeen:
     """A task whose id was answered. Times are monotonic but for those that the proxy tells.
 
-    `ended` is the first response that showed it at its end, as it was on the wire: so must be all later ones.
+    `first` is the handle, `last` what was read last. `ended` is the first response that showed it at its end,
+    as it was on the wire: so must be all later ones. `answered` and `cancelled_at`: when keys, or a cancel,
+    were acknowledged.
     """
 
     id: str
     plan: CallPlan
     retention_s: float
     told_at: float
-    last: dict[str, Any]
+    first: dict[str, Any]
+    last: dict[str, Any] = field(default_factory=dict)
     ended: bytes | None = None
     ended_at: float | None = None
     gone: bool = False
-    cancel_acknowledged: bool = False
-    answered: set[str] = field(default_factory=set)
+    cancelled_at: float | None = None
+    answered: dict[str, float] = field(default_factory=dict)
     refusals: list[tuple[float, str]] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
     _read_at: float = 0.0
@@ -41,6 +44,7 @@ class TaskSeen:
 
     def __post_init__(self) -> None:
         self._read_at = self.told_at
+        self.last = self.last or self.first
 
     @property
     def over(self) -> bool:
@@ -76,8 +80,15 @@ class TaskSeen:
         if shown.get("status") not in _STATUSES:
             self._complain(What.MALFORMED, f"notified {params!r}")
 
-    def acknowledged_cancel(self) -> None:
-        self.cancel_acknowledged = True
+    def as_of(self, moment: float) -> TaskSeen:
+        """What was known of it at that moment, for another to go on reading."""
+        known = replace(self, refusals=[], violations=[], answered={}, last=self.first)
+        known.answered = {key: at for key, at in self.answered.items() if at <= moment}
+        if self.ended_at is None or self.ended_at > moment:
+            known.ended, known.ended_at, known._told_ended = None, None, None
+        if self.cancelled_at is not None and self.cancelled_at > moment:
+            known.cancelled_at = None
+        return known
 
     def _read_ended(self, raw: bytes, now: float) -> None:
         if self.ended is None:
@@ -109,9 +120,9 @@ class TaskSeen:
         if shown["lastUpdatedAt"] < self.last["lastUpdatedAt"]:
             before, after = self.last["lastUpdatedAt"], shown["lastUpdatedAt"]
             self._complain(What.MOVED_BACK, f"lastUpdatedAt was {before}, is {after} ({shown['status']})")
-        if again := self.answered & (shown.get("inputRequests") or {}).keys():
+        if again := self.answered.keys() & (shown.get("inputRequests") or {}).keys():
             self._complain(What.KEY_SHOWN_AGAIN, f"{sorted(again)} in {shown['status']}")
-        if self.cancel_acknowledged and shown["status"] not in TERMINAL:
+        if self.cancelled_at is not None and shown["status"] not in TERMINAL:
             self._complain(What.CANCEL_UNHEARD, f"{shown['status']} after the acknowledgement")
         self.last = shown
 

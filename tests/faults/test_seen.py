@@ -28,7 +28,7 @@ COMPLETED: Final = {
 
 
 def seen() -> TaskSeen:
-    return TaskSeen(ID, PLAN, 60.0, told_at=0.0, last={**WORKING, "resultType": "task"})
+    return TaskSeen(ID, PLAN, 60.0, told_at=0.0, first={**WORKING, "resultType": "task"})
 
 
 def answer(result: dict[str, Any] | None = None, error: dict[str, Any] | None = None) -> Answer:
@@ -98,14 +98,27 @@ def test_time_that_runs_backwards_is_noticed() -> None:
 def test_a_key_is_not_shown_after_its_answer_was_acknowledged() -> None:
     task = seen()
     task.read(answer(ASKING), 0.0, CREATED_MS)
-    task.answered.add("input-1")
+    task.answered["input-1"] = 0.5
     assert found(answer(ASKING), task=task) == [What.KEY_SHOWN_AGAIN]
 
 
 def test_after_the_acknowledgement_of_a_cancel_a_task_is_at_its_end() -> None:
     task = seen()
-    task.acknowledged_cancel()
+    task.cancelled_at = 0.5
     assert found(answer(WORKING), task=task) == [What.CANCEL_UNHEARD]
+
+
+def test_what_was_known_at_a_moment_is_all_that_is_held_against_others() -> None:
+    task = seen()
+    task.read(answer(ASKING), 1.0, CREATED_MS)
+    task.answered["input-1"] = 2.0
+    task.read(answer(COMPLETED), 3.0, CREATED_MS)
+    failed = {**COMPLETED, "status": "failed", "error": {}}
+    assert found(answer(ASKING), answer(failed), task=task.as_of(1.5)) == []
+    assert found(answer(ASKING), task=task.as_of(2.5)) == [What.KEY_SHOWN_AGAIN]
+    assert found(answer(failed), task=task.as_of(2.5)) == []
+    assert found(answer(failed), task=task.as_of(3.5)) == [What.CHANGED]
+    assert found(NOT_FOUND, task=task.as_of(0.5)) == [What.LOST]
 
 
 def test_input_required_without_a_question_is_malformed() -> None:

@@ -28,7 +28,7 @@ UNKNOWN: Final = "outcome unknown: the proxy stopped while the call was running"
 def call(ended: bytes | None = None, *, kind: Kind = Kind.SLOW, over: bool = True) -> CallSeen:
     """A call that became a task, and `ended` in this object: a member of DetailedTask, with its status."""
     seen = CallSeen(CallPlan("0.0", kind, 0.0, 0, 1.0, 0.1), sent_at=0.0, over=over)
-    seen.task = TaskSeen("tpx-1", seen.plan, 60.0, told_at=0.1, last={})
+    seen.task = TaskSeen("tpx-1", seen.plan, 60.0, told_at=0.1, first={})
     if ended is not None:
         seen.task.ended, seen.task.ended_at = b'{"id":7,"result":{' + ended + b"}}", 1.0
     return seen
