@@ -52,8 +52,9 @@ class PowerCut:
         self._names: list[Act] = []
         self._made: dict[Act, _File] = {}
         self._certain: set[Act] = set()
+        below = f"{root}/"
         for act in acts:
-            if act.began <= at and PurePath(act.path).is_relative_to(root):
+            if act.began <= at and f"{act.path}/".startswith(below):
                 self._do(act, at)
 
     def _do(self, act: Act, at: float) -> None:
@@ -81,7 +82,7 @@ class PowerCut:
         if (file := self._files.get(sync.path)) is not None:
             file.certain.update(act for act in file.writes if act.returned <= sync.began)
             return
-        here = (act for act in self._names if str(PurePath(act.path).parent) == sync.path)
+        here = (act for act in self._names if act.path.rpartition("/")[0] == sync.path)
         self._certain.update(act for act in here if act.returned <= sync.began)
 
     def write(self, target: Path, chance: Random | None) -> None:
