@@ -10,7 +10,7 @@ from typing import Final
 Members = list[tuple[bytes, bytes]]
 """Of an object, in order: each key and each value as it was written."""
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _TOKEN: Final = re.compile(_STRING.pattern + rb"|[\[\]{},]", re.DOTALL)
 
 
