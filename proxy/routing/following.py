@@ -114,7 +114,9 @@ class Follower:
             return new
         call = self.call
         info = call.server_info if call.trace is not None else None
-        return lifecycle.kept(self.task, new, trace=call.trace, sent=call.was_sent, server_info=info)
+        return lifecycle.kept(
+            self.task, new, trace=call.trace, sent=call.was_sent, server_info=info, round=call.round
+        )
 
     def _noted(self, now_ms: int) -> Task:
         """The record with the news of its progress; itself where there are none."""

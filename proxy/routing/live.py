@@ -22,7 +22,7 @@ from proxy.protocol import names
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.progress import progress_text, shortened
-from proxy.tasks.lost_call import CallTrace, Repeat
+from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
 from proxy.tasks.policy import ToolPolicy
 from proxy.tasks.task import InputRequest
 from proxy.upstream.base import Outcome, Question, StreamPosition
@@ -94,9 +94,11 @@ class LiveCall:
     the pool has room. `may_convert`: it may become a task of ours. `before` is waited for before anything
     else; it may raise ProxyError.
 
-    `resumes`: an earlier process has sent it, and this is where its stream was left; `may_repeat`: if it
-    cannot be resumed it is sent again. `trace` is where a later process finds the rest of the stream,
-    `was_sent` whether it was sent, by whatever process.
+    `left_round`: an earlier process left it waiting for answers; it gives the `next_params`, with which the
+    call goes on. `resumes`: an earlier process has sent it, and this is where its stream was left;
+    `may_repeat`: if it cannot be resumed it is sent again. `trace` is where a later process finds the rest
+    of the stream, `round` what a modern server's next round needs while that waits for answers, `was_sent`
+    whether the call was sent, by whatever process.
 
     `changed` beats at every change, `turned` only when the call ends or begins or stops to wait for input.
     `questions` holds what is open, by key, in the order asked. A call has ended when `ended`: with an
@@ -125,11 +127,14 @@ class LiveCall:
     converting: bool = False
     next_key: int = 1
     trace: CallTrace | None = None
+    round: RoundTrace | None = None
     resumes: StreamPosition | None = None
     was_sent: bool = False
     may_be_stored_unsent: bool = False
     waits_for: str = WAITING_FOR_PROCESS
     before: Callable[[], Awaitable[None]] | None = None
+    left_round: Callable[[LiveCall], Awaitable[bytes]] | None = None
+    next_params: bytes | None = None
     may_repeat: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     changed: Pulse = field(default_factory=Pulse)

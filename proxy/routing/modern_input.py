@@ -8,6 +8,7 @@ proxy gathers the answers and calls again, with a new id and the exact `requestS
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,8 @@ from proxy.protocol.envelope import RawObject, dumps, splice
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.live import LiveCall
 from proxy.tasks.inputs import QUESTION_METHODS
+from proxy.tasks.lost_call import RoundTrace
+from proxy.tasks.task import Task
 from proxy.upstream.base import Outcome, Result
 
 _NO_REQUEST: Final = RequestId(b"null", "")
@@ -84,12 +87,52 @@ def _question(requests: RawObject, key: str) -> ServerQuestion:
 
 
 async def next_params(call: LiveCall, asked: Asked) -> bytes:
-    """Have the client answer; the params of the next round. The wait is cancelled with the call."""
+    """Have the client answer; the params of the next round. The wait is cancelled with the call.
+
+    Meanwhile nothing of the call is in flight, so that a later process can go on with it.
+    """
     for question in asked.questions:
         call.on_question(question)
+    by_question = {id(one.question): key for key, one in call.questions.items()}
+    keys = tuple((by_question[id(q)], q.key) for q in asked.questions if id(q) in by_question)
+    params, offered = call.request.params.raw, call.request.capabilities.offered
+    call.round = RoundTrace(params, offered, asked.state, keys) if keys else None
+    return await _answered(call, asked)
+
+
+async def _answered(call: LiveCall, asked: Asked) -> bytes:
     for question in asked.questions:
         await question.answered.wait()
+    call.round = None
     answers = {q.key: q.value for q in asked.questions if q.value is not None}
     responses = b"{" + b",".join(dumps(key) + b":" + value for key, value in answers.items()) + b"}"
     changes = {"inputResponses": responses if asked.questions else None, "requestState": asked.state}
     return splice(call.request.params.raw, changes)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRound:
+    """A round that an earlier process left while it waited for answers. `questions` are those that may be
+    answered now, by our key."""
+
+    asked: Asked
+    questions: Mapping[str, ServerQuestion]
+
+    async def params(self, call: LiveCall) -> bytes:
+        """Those of the next round, once the client has answered."""
+        return await _answered(call, self.asked)
+
+
+def left_round(task: Task, trace: RoundTrace) -> LeftRound:
+    """The round that `task` waits in. Answers that were given already are in it."""
+    asked = {request.key: request for request in task.inputs}
+    given = {answer.key: answer.value for answer in task.answers}
+    questions: dict[str, ServerQuestion] = {}
+    for ours, theirs in trace.keys:
+        request = asked.get(ours)
+        method, params = (request.method, request.params) if request is not None else ("", None)
+        question = questions[ours] = ServerQuestion(theirs, method, params)
+        if request is None:  # answered, or withdrawn
+            question.value = given.get(ours)
+            question.answered.set()
+    return LeftRound(Asked(tuple(questions.values()), trace.state), questions)

@@ -23,13 +23,14 @@ from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import RequestId, error_object
 from proxy.routing.base import ClientRequest
 from proxy.routing.live import LiveCall, OpenQuestion, Place
+from proxy.routing.modern_input import left_round
 from proxy.routing.runner import Runner
 from proxy.stores.base import TaskStore
 from proxy.tasks import lifecycle
 from proxy.tasks.lifecycle import TaskEvent
-from proxy.tasks.lost_call import CallTrace, Repeat
+from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
 from proxy.tasks.policy import Policy
-from proxy.tasks.task import Task
+from proxy.tasks.task import Task, TaskStatus
 from proxy.upstream.base import StreamPosition
 from proxy.upstream.session import LegacySession
 
@@ -61,7 +62,12 @@ class GiveUp:
     words: str
 
 
-Plan: TypeAlias = Resume | SendAgain | GiveUp
+@dataclass(frozen=True, slots=True)
+class WaitForInput:
+    round: RoundTrace
+
+
+Plan: TypeAlias = Resume | WaitForInput | SendAgain | GiveUp
 """What becomes of a task that an earlier process left."""
 
 
@@ -69,6 +75,8 @@ def plan_for(task: Task, *, can_resume: bool) -> Plan:
     """In the contract's order. `can_resume`: whether our upstream is one that has streams."""
     if task.trace is not None and task.trace.can_be_found and can_resume:
         return Resume(task.trace)
+    if task.round is not None and task.inputs:
+        return WaitForInput(task.round)
     if task.repeat is not None:
         return SendAgain(task.repeat)
     return GiveUp(OUTCOME_UNKNOWN if task.sent else NEVER_STARTED)
@@ -121,6 +129,8 @@ class Recovery:
             match plan_for(task, can_resume=self._place_of is not None):
                 case Resume(trace):
                     await self._resume(task, trace)
+                case WaitForInput(trace):
+                    self._wait_for_input(task, trace)
                 case SendAgain(repeat):
                     self._send_again(task, repeat)
                 case GiveUp(words):
@@ -141,10 +151,20 @@ class Recovery:
         self._runner.take_up(call, task)
         log.info("task_resumed", task=task_hash(task.id), tool=task.name)
 
+    def _wait_for_input(self, task: Task, trace: RoundTrace) -> None:
+        """Nothing is in flight; the next round goes out once its questions are answered."""
+        left = left_round(task, trace)
+        call = self._call_of(replace(task, repeat=Repeat(trace.params, trace.offered)), None)
+        call.round, call.left_round = trace, left.params
+        for question in task.inputs:
+            call.questions[question.key] = OpenQuestion(left.questions[question.key], question)
+        self._runner.take_up(call, task, deliver=False)
+        log.info("task_resumed", task=task_hash(task.id), tool=task.name)
+
     def _send_again(self, task: Task, repeat: Repeat) -> None:
         """What was asked of the client before is asked anew, if at all."""
         call = self._call_of(task, None)
-        self._runner.take_up(call, replace(task, answers=()))
+        self._runner.take_up(call, task, deliver=False)
         log.info("task_repeated", task=task_hash(task.id), tool=task.name)
 
     def _call_of(self, task: Task, place: Place | None) -> LiveCall:
@@ -155,7 +175,8 @@ class Recovery:
         tool = self._policy.for_tool(task.name)
         call = LiveCall(request, task.name, tool, want_progress=True, check=_unchecked, place=place)
         call.next_key, call.was_sent = task.next_key, task.sent
-        call.goes_on_from(task.status_message)
+        if task.status is TaskStatus.WORKING:
+            call.goes_on_from(task.status_message)
         if owner.has_token and self._place_of is not None:
             call.waits_for, call.before = WAITING_FOR_OWNER, partial(self._wait_for_token, owner)
         return call

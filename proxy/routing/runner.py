@@ -140,6 +140,8 @@ class Runner:
             with call.scope:
                 if call.before is not None:
                     await call.before()
+                if call.left_round is not None:
+                    call.next_params = await call.left_round(call)
                 try:
                     await self._run_on(call, self._place_of(call))
                 except UpstreamError as exc:
@@ -187,7 +189,7 @@ class Runner:
     async def _call_upstream(self, call: LiveCall, session: LegacySession) -> None:
         """The call, and its further steps: where a legacy upstream first wants URLs visited (-32042), or a
         modern one answers a task with questions."""
-        params = call.request.params.raw
+        params = call.next_params or call.request.params.raw
         for attempt in range(MAX_ROUNDS):
             outcome = await self._sent_or_resumed(call, session, params)
             asked = modern_input.asked_for(call, outcome)
@@ -280,10 +282,10 @@ class Runner:
                 self._metrics.task_ended(task.status, self._clock.monotonic() - began)
             self._ends.beat()
 
-    def take_up(self, call: LiveCall, task: Task) -> None:
-        """Go on with a task that an earlier process left: follow it, send or resume its call, and hand over
+    def take_up(self, call: LiveCall, task: Task, *, deliver: bool = True) -> None:
+        """Go on with a task that an earlier process left: follow it, send or resume its call, and `deliver`
         answers of the client that may not have reached the upstream."""
-        questions = {a.key: call.restored(a.question_id) for a in task.answers}
+        questions = {a.key: call.restored(a.question_id) for a in task.answers} if deliver else {}
         self.follow(call, task)
         self.start(call)
         if questions:
@@ -310,7 +312,8 @@ class Runner:
         self, follower: Follower, questions: Mapping[str, Question], answers: Mapping[str, bytes]
     ) -> None:
         await self._send_answers(questions, answers)
-        await follower.forget_answers(questions.keys())
+        if follower.call.round is None:  # else they go out with the next round, maybe of a later process
+            await follower.forget_answers(questions.keys())
 
     def refuse(self, task_id: str, key: str, error: bytes) -> None:
         """The client answers an open question of a task with an error (raw): its asker gets that."""

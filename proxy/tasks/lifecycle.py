@@ -13,7 +13,7 @@ from typing import Final
 
 from proxy.errors import IllegalTransition
 from proxy.protocol.outline import Outline
-from proxy.tasks.lost_call import CallTrace, Repeat
+from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
 from proxy.tasks.policy import Polling
 from proxy.tasks.task import InputAnswer, InputRequest, Task, TaskStatus
 
@@ -153,14 +153,22 @@ def noted(task: Task, message: str, now_ms: int) -> Task:
 
 
 def kept(
-    old: Task, new: Task, *, trace: CallTrace | None, sent: bool, server_info: bytes | None = None
+    old: Task,
+    new: Task,
+    *,
+    trace: CallTrace | None,
+    sent: bool,
+    server_info: bytes | None = None,
+    round: RoundTrace | None = None,
 ) -> Task:
     """`new`, which is `old` or what comes after it, with what a later process needs of the call. Shows
     nothing to anybody. Returns the same record where nothing changes."""
     server_info = server_info if server_info is not None else new.server_info
-    if (new.trace, new.sent, new.server_info) == (trace, sent, server_info):
+    if (new.trace, new.sent, new.server_info, new.round) == (trace, sent, server_info, round):
         return new
-    return replace(new, trace=trace, sent=sent, server_info=server_info, revision=old.revision + 1)
+    return replace(
+        new, trace=trace, sent=sent, server_info=server_info, round=round, revision=old.revision + 1
+    )
 
 
 def started(task: Task) -> Task:
@@ -219,6 +227,7 @@ def _ended(
         answers=(),
         trace=None,
         repeat=None,
+        round=None,
         ttl_ms=age_ms + task.retention_ms,
         poll_interval_ms=polling.interval_ms(age_ms),
         result=result,

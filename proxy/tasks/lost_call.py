@@ -37,3 +37,17 @@ class Repeat:
 
     params: bytes
     offered: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrace:
+    """A modern upstream waits for answers, and nothing of the call is in flight: what the next round needs.
+
+    `params` are those of the call, raw; `offered` what the client had declared; `state` the raw
+    `requestState`, None if there is none; `keys` pairs ours with the upstream's, for each of its questions.
+    """
+
+    params: bytes
+    offered: str
+    state: bytes | None
+    keys: tuple[tuple[str, str], ...]

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from proxy.protocol.outline import Outline
-from proxy.tasks.lost_call import CallTrace, Repeat
+from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
 
 ID_PREFIX: Final = "tpx-"
 ID_RANDOM_BYTES: Final = 24  # 192 bits; the specification asks for enough that nobody guesses one
@@ -72,8 +72,8 @@ class Task:
     are raw JSON; exactly one is set in `completed` and `failed`, none otherwise. `server_info` is the raw
     `serverInfo` of the server that answered. `tool_error` says in a few words what a tool result with
     `isError: true` reports: `completed` here and in the modern dialect, failed in that of 2025 (T25-STA-003).
-    `sent` is False while the call waits for a process and nothing of it has gone upstream; `trace` and
-    `repeat` are for a later process, and go at the end.
+    `sent` is False while the call waits for a process and nothing of it has gone upstream; `trace`, `repeat`
+    and `round` are for a later process, and go at the end.
     A store may hand out records without the result where it says so. `result_outline` stays: by it a result
     is spliced without being read through; records of earlier versions have none.
     """
@@ -100,6 +100,7 @@ class Task:
     sent: bool = True
     trace: CallTrace | None = None
     repeat: Repeat | None = None
+    round: RoundTrace | None = None
     revision: int = 0
 
     def __post_init__(self) -> None:

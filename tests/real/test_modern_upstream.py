@@ -91,6 +91,25 @@ async def test_a_question_to_a_task_is_answered_by_the_next_round(bench: Bench) 
     assert second["params"]["inputResponses"] == {"who": ANSWER}
 
 
+async def test_a_task_that_waits_for_its_user_survives_kill_9_of_the_proxy(bench: Bench) -> None:
+    """Contract sections 4 and 9: nothing is in flight meanwhile. The server is asked each round once."""
+    journal = bench.home / "modern.jsonl"
+    proxy = await bench.proxy([sys.executable, str(SERVER), "--journal", str(journal)], SOON)
+    at = Scene(await bench.client(proxy, capabilities=ELICITATION), journal)
+    task = (await at.client.call_tool("ask", {"seconds": 0.6})).result["taskId"]
+    (key,) = (await at.client.wait_task(task, {"input_required"})).result["inputRequests"]
+    await proxy.kill9()
+    await proxy.restart()
+    waiting = (await at.client.get_task(task)).result
+    assert (waiting["status"], list(waiting["inputRequests"])) == ("input_required", [key])
+    await at.client.update_task(task, {key: ANSWER})
+    done = (await at.client.wait_task(task, {"completed"})).result
+    assert done["result"]["content"][0]["text"] == "Hello, Ada!"
+    first, second = at.received(names.TOOLS_CALL)
+    assert "requestState" not in first["params"]
+    assert second["params"]["inputResponses"] == {"who": ANSWER}
+
+
 async def test_a_modern_server_with_tasks_of_its_own_is_not_given_ours(bench: Bench) -> None:
     """Contract section 2: tasks that upstream offers itself stay upstream's."""
     at = await scene(bench, "--tasks")

@@ -429,7 +429,7 @@ async def test_a_result_is_passed_on_as_it_was_written() -> None:
         call.answer_raw(b'{ "n": 1.10e2, "resultType": "task",\r\n"x":{"b":1,"a":-0}, "content": [] }')
         await sent.result()
         assert sent.raw.startswith(
-            b'{"n": 1.10e2,"resultType": "complete","x":{"b":1,"a":-0},"content": [],"_meta":'
+            b'{ "n": 1.10e2, "resultType": "complete",\r\n"x":{"b":1,"a":-0}, "content": [],"_meta":'
         )
 
 
