@@ -77,7 +77,11 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     transports = tuple(Transport(name) for name in given.transport or Transport)
     _say(f"seed {seed}, home {home}")
-    return anyio.run(run, seed, home.absolute(), given.kills, transports, given.only)
+    try:
+        return anyio.run(run, seed, home.absolute(), given.kills, transports, given.only)
+    except KeyboardInterrupt:
+        _say("stopped; the same command goes on from here")
+        return 130
 
 
 if __name__ == "__main__":
