@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from proxy import limits
 from proxy.errors import LimitReached
@@ -23,6 +25,26 @@ def served(polls: PollLimit, clock: ManualClock, task_id: str, times: int, every
             pass
         clock.jump(every_s)
     return count
+
+
+@pytest.mark.anyio
+async def test_a_gauge_can_be_waited_for_until_none_is_held() -> None:
+    gauge, order = Gauge("calls", 2, "limits.calls"), []
+
+    async def wait() -> None:
+        await gauge.wait_empty()
+        order.append("empty")
+
+    with anyio.fail_after(5):
+        await gauge.wait_empty()
+        async with anyio.create_task_group() as tasks:
+            with gauge.hold():
+                tasks.start_soon(wait)
+                with gauge.hold():
+                    await checkpoint()
+                await checkpoint()
+                order.append("left")
+    assert order == ["left", "empty"]
 
 
 def test_a_gauge_holds_up_to_its_limit_and_names_the_setting() -> None:

@@ -183,11 +183,11 @@ class _Relay:
             self._fault = error
         if call is None:
             self.is_lost = True
+        self.answered.set()
 
     def moved(self, call: int, position: StreamPosition) -> None:
         if self._is_open:
             self._receiver.moved(call, position)
-        self.answered.set()
 
 
 def _answers_probe(message: bytes, call: int | None) -> bool:
