@@ -105,7 +105,7 @@ async def assemble(
         upstream_era=upstream.era,
         max_calls=config.limits.calls,
     )
-    listen = Listen(pool, store, policy, clock, metrics)
+    listen = Listen(pool, store, policy, clock, metrics, upstream.era)
     polls = PollLimit(config.limits.polls_per_task, clock)
     bridge = Bridge(pool, conversion, upstream.era, upstream.supported_versions)
     changes = TaskChanges(store, runner, policy, clock, metrics)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from proxy.eras.era import Era
 from proxy.eras.to_modern import ServerInfo, discover_result, error_code
-from proxy.errors import ClientProtocolError, ErrorCode
+from proxy.errors import ClientProtocolError, ErrorCode, TaskNotFound
 from proxy.protocol import names
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.param_headers import MirroredParam, mismatch
@@ -69,6 +69,15 @@ class Bridge:
         if self._upstream_era() is not Era.MODERN and error_code(answer.error) in _UNKNOWN_METHOD_CODES:
             raise unknown_method(request.method)
         return answer
+
+    async def forward_task(self, request: ClientRequest, sink: Sink) -> Answer:
+        """A task method about a task that is not ours: a modern server with the extension may know it."""
+        if self._upstream_era() is Era.LEGACY:
+            raise TaskNotFound
+        async with self._pool.lease(request.owner, request.capabilities, for_call=False) as session:
+            if not session.info.has_tasks:
+                raise TaskNotFound
+            return await self._conversion.serve(request, sink, check_session)
 
 
 async def check_session(request: ClientRequest, session: LegacySession) -> None:

@@ -171,6 +171,8 @@ class _Passed:
 
 async def reply_of(answer: Forwarded) -> Reply:
     """What was answered, whole if it is small, else as it comes. Raises UpstreamClosed."""
+    if (whole := answer.at_hand()) is not None:
+        return Reply(answer.status, answer.headers, whole)
     length = answer.header("Content-Length") or ""
     if length.isdecimal() and int(length) <= AT_ONCE_BYTES:
         return Reply(answer.status, answer.headers, b"".join([chunk async for chunk in answer.chunks]))

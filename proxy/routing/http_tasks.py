@@ -33,7 +33,7 @@ from proxy.protocol.jsonrpc import (
 from proxy.protocol.sse import Event
 from proxy.routing.get_streams import GetStream
 from proxy.routing.http_passthrough import HttpPassthrough
-from proxy.routing.in_flight import rid_in, text_of
+from proxy.routing.in_flight import rid_in
 from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions, PlainCall, asks_a_task
 from proxy.routing.rewording import Reword, Rewording, header_in, whole, without_header
@@ -136,8 +136,7 @@ class HttpTasks:
             case Request(_, names.TOOLS_LIST):
                 return self._tools_list(message, part, said.id)
             case Request(_, method, params) if method in names.CARRIES_INPUT:
-                name = None if params is None else text_of(params, names.NAME_MEMBER[method])
-                call = PlainCall(method, name, self._clock.monotonic())
+                call = PlainCall(method, params, self._clock.monotonic())
                 return _Tracked(self._pass.serve(message), session, call)
             case ResultResponse() | ErrorResponse() if part.tasks.take_answer(said):
                 return _just(_ACCEPTED)

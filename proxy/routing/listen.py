@@ -7,7 +7,7 @@ feed. Subscriptions 2026-07-28; Tasks extension, "Task Status Notifications".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -66,9 +66,17 @@ class Listen:
     """The handler, and the orderly end of all its streams, of which `streams` are open."""
 
     def __init__(
-        self, pool: Pool, store: TaskStore, policy: Policy, clock: Clock, metrics: Metrics = UNSERVED
+        self,
+        pool: Pool,
+        store: TaskStore,
+        policy: Policy,
+        clock: Clock,
+        metrics: Metrics = UNSERVED,
+        upstream_era: Callable[[], Era | None] = lambda: Era.LEGACY,
     ) -> None:
+        """`upstream_era`: what is known of it now."""
         self._metrics = metrics
+        self._upstream_era = upstream_era
         self._pool = pool
         self._store = store
         self._policy = policy
@@ -88,7 +96,11 @@ class Listen:
         async with self._store.watch(named) as watch:  # from before the owner is checked: no change is missed
             own = await self._own_tasks(request, named)
             granted_ids = None if asked.task_ids is None else tuple(own)
-            subscription = Subscription(request, sink, Filter(asked.lists, asked.resources, granted_ids))
+            others = tuple(i for i in asked.task_ids or () if not is_task_id(i))
+            if self._upstream_era() is Era.LEGACY:
+                others = ()
+            wanted = Filter(asked.lists, asked.resources, granted_ids, others)
+            subscription = Subscription(request, sink, wanted)
             self.streams += 1
             try:
                 async with anyio.create_task_group() as tasks:

@@ -42,6 +42,8 @@ class _Ear:
             if method == names.SUBSCRIPTIONS_ACKNOWLEDGED:
                 self.granted = Filter.parse(RawObject.parse(params or b"{}"))
                 self.acknowledged.set()
+            elif method == names.TASK_NOTIFICATION:
+                self._subscription.on_upstream_task(_without_subscription_id(params))
             else:
                 self._subscription.on_change(method, _without_subscription_id(params))
         except (ClientProtocolError, JsonError, DuplicateMember):
@@ -64,7 +66,8 @@ async def listening_upstream(session: LegacySession, subscription: Subscription)
     Raises UpstreamError if it grants nothing in time, or ends the stream.
     """
     asked, ear = subscription.filter, _Ear(subscription)
-    wanted = Filter(asked.lists, asked.resources, None)
+    theirs = asked.upstream_ids if session.info.has_tasks else ()
+    wanted = Filter(asked.lists, asked.resources, theirs or None)
     params = splice(subscription.request.params.raw, {"notifications": wanted.raw()})
 
     async def listen() -> None:
@@ -78,7 +81,10 @@ async def listening_upstream(session: LegacySession, subscription: Subscription)
                 await ear.acknowledged.wait()
             if ear.granted is None:
                 raise UpstreamTimeout("the upstream did not acknowledge subscriptions/listen in time")
-            yield Filter(ear.granted.lists, ear.granted.resources, asked.task_ids)
+            task_ids = asked.task_ids
+            if task_ids is not None:
+                task_ids = (*task_ids, *(i for i in ear.granted.task_ids or () if i in theirs))
+            yield Filter(ear.granted.lists, ear.granted.resources, task_ids)
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         fault = only_fault(group)

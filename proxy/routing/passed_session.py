@@ -19,8 +19,10 @@ from proxy.eras.to_modern import ServerInfo
 from proxy.errors import StoreError
 from proxy.logs import get_logger
 from proxy.owners import Owner
+from proxy.protocol import names
 from proxy.protocol.envelope import dumps, loads
 from proxy.routing.adopted import Adopted, CallInFlight
+from proxy.routing.in_flight import text_of
 from proxy.routing.task_session import TaskSession
 from proxy.stores.base import SessionMemory
 
@@ -62,10 +64,15 @@ class PlainCall:
     """A call that passes through, as the rule for questions sees it."""
 
     method: str
-    name: str | None
+    params: bytes | None
     begun: float
     waiting: bool = False
     id: int = -1
+
+    @property
+    def name(self) -> str | None:
+        """Looked for when a question comes: most calls are never asked about."""
+        return None if self.params is None else text_of(self.params, names.NAME_MEMBER[self.method])
 
 
 @dataclass(eq=False, slots=True)

@@ -19,6 +19,7 @@ from proxy.routing.bridge import Bridge, unknown_method
 from proxy.routing.counted import counted
 from proxy.routing.listen import Listen
 from proxy.routing.task_methods import TaskMethods
+from proxy.tasks.task import is_task_id
 
 REMOVED: Final = frozenset(
     {
@@ -43,6 +44,7 @@ class Router:
         self._metrics = metrics
         self._clock = clock
         self._forward = bridge.forward
+        self._forward_task = bridge.forward_task
         self._rows: Mapping[str, Handler] = {
             names.DISCOVER: bridge.discover,
             names.SUBSCRIPTIONS_LISTEN: listen.listen,
@@ -68,4 +70,6 @@ class Router:
         if request.method in names.TASK_METHODS and not request.capabilities.tasks:  # TX-CAP-005
             raise missing_capability(TASKS_REQUIRED, f"{request.method} is part of the Tasks extension")
         handler = self._rows.get(request.method, self._forward)
+        if request.method in names.TASK_METHODS and not is_task_id(request.params.text("taskId") or ""):
+            handler = self._forward_task
         return await handler(request, sink)

@@ -30,11 +30,13 @@ _LISTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a client asked for, or what was granted of it. `task_ids` None: not asked for."""
+    """What a client asked for, or what was granted of it. `task_ids` None: not asked for; those that have not
+    the form of ours are `upstream_ids`, which a modern server with tasks of its own may know."""
 
     lists: tuple[str, ...]
     resources: tuple[str, ...]
     task_ids: tuple[str, ...] | None
+    upstream_ids: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, params: RawObject) -> Filter:
@@ -54,7 +56,7 @@ class Filter:
 
     @property
     def wants_upstream(self) -> bool:
-        return bool(self.lists or self.resources)
+        return bool(self.lists or self.resources or self.upstream_ids)
 
     def granted(self, info: ServerInfo) -> Filter:
         """Without what this server does not declare (SUB-003)."""
@@ -94,6 +96,7 @@ class Subscription:
         self._sink = sink
         self._acknowledged = False
         self._pending: dict[tuple[str, bytes | None], None] = {}
+        self._early: list[bytes | None] = []
 
     def grant(self, granted: Filter) -> None:
         """Narrow the filter to what the server serves; what came before the acknowledgement, too."""
@@ -103,7 +106,17 @@ class Subscription:
     def acknowledge(self) -> None:
         self._tell(names.SUBSCRIPTIONS_ACKNOWLEDGED, splice(b"{}", {"notifications": self.filter.raw()}))
         self._acknowledged = True
+        for params in self._early:
+            self._tell(names.TASK_NOTIFICATION, params)
+        self._early.clear()
         self.changed.beat()
+
+    def on_upstream_task(self, params: bytes | None) -> None:
+        """The state of a task of the upstream's own; each is told, in their order."""
+        if self._acknowledged:
+            self._tell(names.TASK_NOTIFICATION, params)
+        elif len(self._early) < MAX_PENDING:
+            self._early.append(params)
 
     async def notify_task(self, detailed: bytes) -> None:
         """Tell the state of a task, when the client has read what was told before."""

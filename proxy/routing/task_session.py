@@ -92,7 +92,8 @@ class TaskSession:
             return False
         if any(spelling in params for spelling in _MAY_HAVE_TASK) and "task" in _object(params):
             return True
-        return self._tasks.policy.for_tool(_text(params, "name") or "").mode is ToolMode.REQUIRED
+        policy = self._tasks.policy
+        return policy.requires_any and policy.for_tool(_text(params, "name") or "").mode is ToolMode.REQUIRED
 
     async def serve(self, request: Request, stream: Channel | None) -> Answer | None:
         """The answer to a request that is claimed; None if it belongs to the upstream after all.
