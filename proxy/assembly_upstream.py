@@ -108,6 +108,7 @@ class Upstream:
             start_timeout_s=self._config.upstream.start_timeout,
             on_change=on_change,
             era=self._era,
+            has_headers=self._config.upstream.url is not None,
         )
 
     @staticmethod

@@ -1,8 +1,8 @@
 """`x-mcp-header`: which arguments of a tool are mirrored to `Mcp-Param-*` headers, and whether they match.
 
-Above: the bridge (checks what clients send), later the modern upstream client (builds them). Streamable
-HTTP 2026-07-28, "Custom Headers from Tool Parameters". Schemas are walked along `properties` only and
-nothing is ever dereferenced (BASE-024, BASE-025).
+Above: the bridge (checks what clients send), and `routing.mirrored`, for a modern server (builds them).
+Streamable HTTP 2026-07-28, "Custom Headers from Tool Parameters". Schemas are walked along `properties` only
+and nothing is ever dereferenced (BASE-024, BASE-025).
 """
 
 from __future__ import annotations
@@ -97,6 +97,18 @@ def encode_value(value: str) -> str:
     if plain:
         return value
     return "=?base64?" + base64.b64encode(value.encode("utf-8", "surrogatepass")).decode("ascii") + "?="
+
+
+def headers_for(params: tuple[MirroredParam, ...], arguments: Any) -> dict[str, str]:
+    """The `Mcp-Param-*` headers of a call with these arguments; those that are not given have none."""
+    found: dict[str, str] = {}
+    for param in params:
+        value = _expected(arguments, param.path)
+        if isinstance(value, bool):
+            found[f"Mcp-Param-{param.header}"] = "true" if value else "false"
+        elif isinstance(value, int | str):
+            found[f"Mcp-Param-{param.header}"] = encode_value(str(value))
+    return found
 
 
 def mismatch(params: tuple[MirroredParam, ...], headers: Mapping[str, str], arguments: Any) -> str | None:

@@ -34,6 +34,7 @@ from proxy.routing import modern_input, url_elicitations
 from proxy.routing.base import ClientRequest
 from proxy.routing.following import Follower
 from proxy.routing.live import LiveCall
+from proxy.routing.mirrored import headers_of, should_be_built_anew
 from proxy.routing.upstream_task import UpstreamTask, is_wanted
 from proxy.stores.base import TaskStore
 from proxy.tasks.policy import Policy
@@ -214,10 +215,20 @@ class Runner:
             ttl_ms = int(self._policy.runtime_limit_s * 1_000)
             return await UpstreamTask(call, session, self._clock).outcome(params, ttl_ms)
         if resumes is None:
-            return await session.call(call.request.method, params, call, want_progress=call.want_progress)
+            return await self._sent(call, session, params)
         pending = session.take_up(resumes, call.request.method, call.name, call)
         call.attach(session, resumes.call_id)
         return await session.answer_to(pending)
+
+    async def _sent(self, call: LiveCall, session: LegacySession, params: bytes) -> Outcome:
+        method, progress = call.request.method, call.want_progress
+        headers = await headers_of(call, session)
+        outcome = await session.call(method, params, call, want_progress=progress, headers=headers)
+        if should_be_built_anew(call, session, outcome):
+            session.catalogue.forget()
+            headers = await headers_of(call, session)
+            outcome = await session.call(method, params, call, want_progress=progress, headers=headers)
+        return outcome
 
     async def _send_answers(self, questions: Mapping[str, Question], answers: Mapping[str, bytes]) -> None:
         for key, question in questions.items():

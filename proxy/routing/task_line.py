@@ -13,7 +13,7 @@ from proxy.errors import ProxyError, UpstreamClosed, UpstreamError
 from proxy.protocol import jsonrpc
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.in_flight import InFlight, text_of
-from proxy.upstream.base import Receiver, StreamPosition, Transport
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition, Transport
 
 
 class TaskLine:
@@ -31,7 +31,7 @@ class TaskLine:
         await self._closed.wait()
         self.lost(None, UpstreamClosed("the session of the client was ended"))
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         parsed = jsonrpc.parse_checked(message)
         if isinstance(parsed, Request):
             assert call is not None  # a request has an answer

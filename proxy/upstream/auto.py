@@ -26,7 +26,7 @@ from proxy.logs import get_logger
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.names import INITIALIZE
 from proxy.upstream import replies
-from proxy.upstream.base import Receiver, StreamPosition, Transport, TransportChoice
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition, Transport, TransportChoice
 from proxy.upstream.http import HttpTransport
 from proxy.upstream.sse import SseTransport
 
@@ -127,10 +127,10 @@ class AutoHttpTransport(TransportChoice):
                 self._known.is_old = False  # the next session finds out anew
             raise error from None
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         if self._first is None and call is not None and _is_initialize(message):
             self._first = call, message
-        await super().send(message, call=call)
+        await super().send(message, call=call, headers=headers)
 
     def __repr__(self) -> str:
         return f"<AutoHttpTransport {self._in_use!r}>"

@@ -9,11 +9,12 @@ not `async` never block and may be called from a reader loop.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Final, Protocol, TypeAlias
 
 from anyio.abc import TaskStatus as StartStatus
 
@@ -37,6 +38,10 @@ class Failure:
 
 Outcome: TypeAlias = Result | Failure
 """How a call ended where the upstream said so. Losses are raised as UpstreamError instead."""
+
+
+Headers: TypeAlias = Mapping[str, str]
+NO_HEADERS: Final[Headers] = MappingProxyType({})
 
 
 class Question(Protocol):
@@ -135,8 +140,9 @@ class Transport(Protocol):
         """
         ...
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
-        """Hand over one message. `call` is its id if it is a request, which may then be answered.
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
+        """Hand over one message. `call` is its id if it is a request, which may then be answered. `headers`
+        go beside it where the transport has such: the mirrored parameters of a modern call.
 
         Requests: returns once the message is on its way; what becomes of it is told to the receiver.
         Others (notifications, responses): returns when it was accepted. Raises UpstreamError if it
@@ -169,8 +175,8 @@ class TransportChoice:
         self._in_use = in_use
         self._closing = False
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
-        await self._in_use.send(message, call=call)
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
+        await self._in_use.send(message, call=call, headers=headers)
 
     def abandon(self, call: int) -> None:
         self._in_use.abandon(call)
@@ -186,16 +192,22 @@ class TransportChoice:
         return self._in_use.describe()
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Forwarded:
     """The upstream's HTTP response to a request that was passed on: its head, and its body as it comes.
 
     Headers are those that are meant for the client. `chunks` raises UpstreamClosed if the body breaks off.
+    `at_hand` takes all of the body that is left, if its end has come in already, so that it is small.
     """
 
     status: int
     headers: Sequence[tuple[str, str]]
     chunks: AsyncIterator[bytes]
+    at_hand: Callable[[], bytes | None] = _nothing
 
     def header(self, name: str) -> str | None:
         """The first value of a header, whatever its spelling."""

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final
 
 import aiohttp
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
 from proxy.errors import UpstreamClosed, UpstreamProtocolError, UpstreamUnavailable
@@ -126,8 +126,8 @@ class _Forwarding:
         ran = f"; {OUTCOME_UNKNOWN}" if self._body else ""
         response = await self._forwarder.open(self._method, self._url, self._headers, self._body, ran)
         self._response = response
-        chunks = _Chunks(response, self._forwarder.who, ran)
-        return Forwarded(response.status, passed_back(response), chunks)
+        body = _Body(response, self._forwarder.who, ran)
+        return Forwarded(response.status, passed_back(response), body, body.at_hand)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -135,7 +135,7 @@ class _Forwarding:
         await self._response.__aexit__(kind, exc, trace)
 
 
-class _Chunks:
+class _Body:
     """A response's body as it comes in. No generator, so that giving it up needs no closing."""
 
     __slots__ = ("_content", "_ran", "_who")
@@ -144,6 +144,11 @@ class _Chunks:
         self._content = response.content
         self._who = who
         self._ran = ran
+
+    def at_hand(self) -> bytes | None:
+        """See `Forwarded`."""
+        content = self._content
+        return content.read_nowait() if content.is_eof() and content.exception() is None else None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -159,36 +164,36 @@ class _Chunks:
 
 
 def sent_on(headers: Sequence[Header], plain: bool) -> CIMultiDict[str]:
-    """What the upstream gets of a client's headers. A name that stands several times gets one spelling, else
-    aiohttp would keep the last alone."""
-    named = _named_by_connection(headers)
-    spelling: dict[str, str] = {}
-    sent: CIMultiDict[str] = CIMultiDict()
-    encodings: list[str] = []
-    for key, value in headers:
-        name = key.lower()
-        if name == "accept-encoding" and not plain:
-            encodings.append(value)
-        elif name not in _NOT_SENT_ON and name not in named:
-            sent.add(spelling.setdefault(name, key), value)
-    sent.add("Accept-Encoding", ", ".join(encodings) or "identity")
+    """What the upstream gets of a client's headers."""
+    sent: CIMultiDict[str] = CIMultiDict(headers)
+    encodings = sent.getall("Accept-Encoding", ())
+    for name in (*_named_by_connection(sent), *_NOT_SENT_ON):
+        sent.popall(name, None)
+    if len(set(map(str.lower, sent))) < len(sent):
+        sent = _in_one_spelling(sent)
+    sent.add("Accept-Encoding", "identity" if plain else ", ".join(encodings) or "identity")
     return sent
+
+
+def _in_one_spelling(headers: CIMultiDict[str]) -> CIMultiDict[str]:
+    """Of each name that stands several times; else aiohttp would keep the last of them alone."""
+    spelling: dict[str, str] = {}
+    return CIMultiDict([(spelling.setdefault(key.lower(), key), value) for key, value in headers.items()])
 
 
 def passed_back(response: aiohttp.ClientResponse) -> list[Header]:
     """What the client gets of the upstream's headers. CORS is ours, towards our own pages (F30)."""
-    headers = list(response.headers.items())
-    named = _named_by_connection(headers)
+    dropped = _NOT_PASSED_BACK.union(_named_by_connection(response.headers))
     return [
         (key, value)
-        for key, value in headers
-        if (name := key.lower()) not in _NOT_PASSED_BACK and name not in named and not name.startswith(_CORS)
+        for key, value in response.headers.items()
+        if (name := key.lower()) not in dropped and not name.startswith(_CORS)
     ]
 
 
-def _named_by_connection(headers: Sequence[Header]) -> Collection[str]:
+def _named_by_connection(headers: MultiMapping[str]) -> Collection[str]:
     """RFC 9110, "Connection": fields that it names belong to the hop, too."""
-    values = [value for key, value in headers if key.lower() == "connection"]
+    values = headers.getall("Connection", ())
     return frozenset(_words(values)) if values else ()
 
 

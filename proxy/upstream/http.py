@@ -39,7 +39,7 @@ from proxy.protocol.names import H_LAST_EVENT_ID, H_PROTOCOL_VERSION, H_SESSION_
 from proxy.protocol.sse import MESSAGE, Event
 from proxy.upstream import replies
 from proxy.upstream.acceptance import REFUSED, Handovers, error_body, fault
-from proxy.upstream.base import Receiver, StreamPosition
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition
 from proxy.upstream.cursor import Cursor
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN, Answer, Endpoint
 
@@ -185,7 +185,7 @@ class HttpTransport:
             assert self._error is not None
             receiver.lost(None, self._error)
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         if self._group is None or self._ending.is_set():
             raise UpstreamClosed(f"{self._who}: the session is closed, nothing was sent")
         if call is None:
@@ -193,7 +193,7 @@ class HttpTransport:
             return
         assert call not in self._calls, "ids are used once"
         self._calls[call] = _Call(call)
-        self._group.start_soon(self._serve, self._calls[call], message)
+        self._group.start_soon(self._serve, self._calls[call], message, headers)
 
     def take_up(self, call: int, event_id: str) -> None:
         """Fetch the rest of the answer to a request of an earlier process, from behind this event on."""
@@ -257,9 +257,14 @@ class HttpTransport:
 
     @asynccontextmanager
     async def _open(
-        self, method: HTTPMethod, *, body: bytes | None = None, last_event_id: str = ""
+        self,
+        method: HTTPMethod,
+        *,
+        body: bytes | None = None,
+        last_event_id: str = "",
+        more: Headers = NO_HEADERS,
     ) -> AsyncIterator[Answer]:
-        headers: dict[str, str] = {}
+        headers: dict[str, str] = dict(more)
         match method:
             case HTTPMethod.POST:
                 headers["Accept"] = "application/json, text/event-stream"
@@ -291,11 +296,11 @@ class HttpTransport:
                 if not answer.ok:
                     raise self._fault(answer, await error_body(answer, self._max_bytes))
 
-    async def _serve(self, call: _Call, message: bytes) -> None:
+    async def _serve(self, call: _Call, message: bytes, headers: Headers) -> None:
         """A request's life. Cancelled by the end of the session, it stays pending for `run` to settle."""
         with call.scope:
             try:
-                await self._exchange(call, message)
+                await self._exchange(call, message, headers)
             except UpstreamError as exc:
                 self._lose(call, exc)
         self._calls.pop(call.id, None)
@@ -308,11 +313,11 @@ class HttpTransport:
                 self._lose(call, exc)
         self._calls.pop(call.id, None)
 
-    async def _exchange(self, call: _Call, message: bytes) -> None:
+    async def _exchange(self, call: _Call, message: bytes, headers: Headers) -> None:
         """Returns once the call is answered; raises UpstreamError if it will not be."""
         cursor = Cursor(opened=True)
         try:
-            async with self._open(HTTPMethod.POST, body=message) as answer:
+            async with self._open(HTTPMethod.POST, body=message, more=headers) as answer:
                 if answer.ok:
                     self._tell_position(call, "")
                 if answer.is_event_stream:

@@ -36,8 +36,10 @@ from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import dumps, splice
 from proxy.protocol.jsonrpc import Request, RequestId
 from proxy.upstream.base import (
+    NO_HEADERS,
     CallListener,
     Failure,
+    Headers,
     Outcome,
     Question,
     Result,
@@ -82,12 +84,13 @@ class LegacySession:
         adopted: ServerInfo | None = None,
         first_id: int = 1,
         take_up: TakeUp | None = None,
+        has_headers: bool = False,
     ) -> None:
         """`era` is what is known of the server's; without it the server is taken as legacy.
 
         `adopted`: the session exists already, opened by a legacy client, and this is what its server said:
         no handshake then. Ids and tokens count up from `first_id`, away from those of that client. `take_up`
-        has the transport fetch the rest of a stream of such a session.
+        has the transport fetch the rest of a stream of such a session. `has_headers`: the transport is HTTP.
         """
         self._era = era if era is not None else UpstreamEra(Era.LEGACY)
         self._transport = transport
@@ -99,6 +102,7 @@ class LegacySession:
         self._on_change = on_change
         self._adopted = adopted
         self._take_up = take_up
+        self._has_headers = has_headers
         self._info: ServerInfo | None = None
         self._loss: UpstreamError | None = None
         self._stale = anyio.Event()  # no new calls here
@@ -234,6 +238,11 @@ class LegacySession:
         self._stale.set()
         self._transport.close()
 
+    @property
+    def mirrors_params(self) -> bool:
+        """Whether the server wants some arguments of its tools as headers, too."""
+        return self._has_headers and self.info.era is Era.MODERN
+
     async def wait_delivered(self) -> None:
         """Until what nobody waits for has been handed over, such as the notice that a call is cancelled."""
         if self._loss is None:
@@ -281,6 +290,7 @@ class LegacySession:
         task: bytes | None = None,
         upstream_task: str | None = None,
         on_sent: Callable[[int], None] | None = None,
+        headers: Headers = NO_HEADERS,
     ) -> Outcome:
         """Send a modern request's method and params, translated, and wait for the upstream's answer.
 
@@ -289,7 +299,7 @@ class LegacySession:
 
         `task` is the raw member that has the upstream make a 2025 task of its own of the call,
         `upstream_task` the one whose result is waited for: that wait ends without a word. `on_sent` is told
-        our id.
+        our id. `headers` are mirrored parameters, for a modern server over HTTP.
         """
         await checkpoint()  # who is cancelled already sends nothing (CANC-004)
         member = names.NAME_MEMBER.get(method)
@@ -305,7 +315,7 @@ class LegacySession:
             self._questions.begin(pending)
             if on_sent is not None:
                 on_sent(pending.id)
-            await self._send(message, call=pending.id)
+            await self._send(message, call=pending.id, headers=headers)
             await pending.ended.wait()
         except anyio.get_cancelled_exc_class():
             self._give_up(pending)
@@ -391,11 +401,11 @@ class LegacySession:
 
     # -- what goes out --------------------------------------------------------------------------------
 
-    async def _send(self, message: bytes, *, call: int | None = None) -> None:
+    async def _send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         if self._loss is not None:
             raise self._loss.with_traceback(None)
         try:
-            await self._transport.send(message, call=call)
+            await self._transport.send(message, call=call, headers=headers)
         except SessionLost:
             self._stale.set()
             raise

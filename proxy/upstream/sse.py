@@ -26,7 +26,7 @@ from proxy.protocol.names import H_PROTOCOL_VERSION, LEGACY_VERSIONS
 from proxy.protocol.sse import MESSAGE, Event
 from proxy.upstream import replies
 from proxy.upstream.acceptance import REFUSED, Handovers, error_body, fault
-from proxy.upstream.base import Receiver
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN, Answer, Endpoint
 
 ENDPOINT_TIMEOUT_S: Final = 10.0  # from the start to the endpoint event; a slow host takes three of them
@@ -107,7 +107,7 @@ class SseTransport:
         if not started:
             raise self._error
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         if self._group is None or self._address is None or self._ending.is_set():
             raise UpstreamClosed(f"{self._who}: the session is closed, nothing was sent")
         if call is None:

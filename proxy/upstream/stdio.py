@@ -24,7 +24,7 @@ from proxy.metrics import UNSERVED, Metrics
 from proxy.protocol.envelope import one_line
 from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
 from proxy.protocol.salvage import EDGE_BYTES, answered_at_beginning, answered_at_end, may_answer_at_end
-from proxy.upstream.base import Receiver
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN
 from proxy.upstream.pipes import ErrorLog, Outbox, drain, printable
 from proxy.upstream.process import ProcessGroup
@@ -111,7 +111,7 @@ class StdioTransport:
             self._metrics.process_ended()
         log.info("upstream_ended", upstream=self._name, pid=process.pid, code=process.code, noise=self._noise)
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         """See `Transport`. Returns when the whole line is in the pipe; waits while the server does not read.
 
         If cancelled, the message is dropped, unless it was begun: then the rest of it follows.

@@ -17,7 +17,7 @@ from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Pulse
 from proxy.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
-from proxy.upstream.base import Receiver
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver
 
 SERVER_INFO: Final = {"name": "fake", "version": "1.2.3"}
 EVERYTHING: Final[Mapping[str, Any]] = {
@@ -134,7 +134,7 @@ class Wire:
             self._ending.set()
             receiver.lost(None, self._error)
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         await self._server.reads.wait()
         if not self.is_open:
             raise self._error

@@ -25,6 +25,7 @@ from proxy.protocol.jsonrpc import RequestId
 from proxy.routing import passthrough as module
 from proxy.routing.own_server import with_values
 from proxy.routing.passthrough import BACK_OFF_S, SETTINGS_S, STABLE_S, Passthrough
+from proxy.upstream.base import NO_HEADERS, Headers
 from tests.manual_clock import ManualClock
 from tests.protocol.json_texts import objects, values
 from tests.upstream.fake_transport import FakeTransport, Sent, initialize_result, settle, until
@@ -50,7 +51,7 @@ class Server(FakeTransport):
         """Whether what it says is still heard."""
         return self._receiver is not None
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         self.raw.append(message)
         await super().send(message, call=call)
         if not self.receives:

@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import UpstreamClosed, UpstreamError
 from proxy.protocol.envelope import dumps
-from proxy.upstream.base import Outcome, Question, Receiver, StreamPosition
+from proxy.upstream.base import NO_HEADERS, Headers, Outcome, Question, Receiver, StreamPosition
 from proxy.upstream.inbox import ChangeListener
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.session import LegacySession
@@ -106,7 +106,7 @@ class FakeTransport:
             self.lose_all(UpstreamClosed("upstream 'fake' was closed"))
             self.ended = True
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.sent.append(Sent(json.loads(message), call))

@@ -29,7 +29,7 @@ from proxy.errors import (
 from proxy.metrics import Metrics
 from proxy.owners import ANONYMOUS, Owner
 from proxy.upstream.back_off import STABLE_S
-from proxy.upstream.base import Receiver
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver
 from proxy.upstream.health import OK
 from proxy.upstream.inbox import ChangeListener
 from proxy.upstream.pool import SWEEP_S, Pool, PoolSettings
@@ -70,7 +70,7 @@ class Server(FakeTransport):
             raise self.bug
         await super().run(receiver, task_status=task_status)
 
-    async def send(self, message: bytes, *, call: int | None = None) -> None:
+    async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         await super().send(message, call=call)
         last = self.sent[-1]
         if last.method == "initialize" and not self.silent:
