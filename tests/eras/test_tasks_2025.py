@@ -126,7 +126,7 @@ def test_before_an_older_server_the_version_is_held(version: str) -> None:
     ],
 )
 def test_no_tasks_where_they_cannot_be(asked: str | None, result: bytes) -> None:
-    """T25-CAP-004: sessions of other versions, servers without tools, what is malformed: it passes as it is."""
+    """T25-CAP-004: other versions, servers without tools, what is malformed: all pass as they are."""
     assert grant(asked, result, lists=True) is None
 
 

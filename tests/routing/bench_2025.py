@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio
@@ -37,9 +37,12 @@ from tests.routing.fake_server import Call, FakeServer, Wire
 
 RELATED: Final = names.META_RELATED_TASK
 LEAST_TTL_MS: Final = 10_000
-MOST_TTL_MS: Final = 86_400_000
+MOST_TTL_MS: Final = 600_000
 CURSOR_KEY: Final = b"c" * 32
 MAX_CALLS: Final = 20
+SHORT: Final = replace(POLICY, retention_ms=60_000, runtime_limit_s=10_000.0)
+"""The policy of `bench`, but so that the end of a task's time is seen soon."""
+
 UNKNOWN: Final = "tpx-" + "A" * 32
 YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {"ok": True}}
 
@@ -281,7 +284,7 @@ class Bench2025:
 
 @asynccontextmanager
 async def bench_2025(
-    server: FakeServer | None = None, *, policy: Policy = POLICY, polls: float = 100.0
+    server: FakeServer | None = None, *, policy: Policy = SHORT, polls: float = 100.0
 ) -> AsyncIterator[Bench2025]:
     """Everything runs inside."""
     async with bench(server, policy=policy, polls=polls) as rig:
