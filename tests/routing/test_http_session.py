@@ -6,11 +6,20 @@ ELIC-005 and the contract's rule on which call a question belongs to.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import anyio
 import pytest
 
+from proxy.clock import Pulse
+from proxy.owners import ANONYMOUS
 from proxy.protocol import names
+from proxy.protocol.jsonrpc import Message, Request, RequestId
+from proxy.routing.http_session import HttpSession
+from tests.manual_clock import ManualClock
 from tests.routing.session_bench import HttpClient, Response, SessionBench, session_bench, settle
 from tests.upstream.fake_transport import FORM, until
 
@@ -469,3 +478,110 @@ async def test_a_plain_answer_that_nobody_was_given_an_id_of_is_not_kept() -> No
         it.server.answer(call.sent)
         [session] = list(it.layer._sessions)
         assert repr(session._streams) == "<Streams 1, 0 open>"
+
+
+# ------------------------------------------------------------------- tasks, whose server goes on
+
+
+@dataclass(eq=False)
+class Serving:
+    """What stands between a session and its server, as a script. `runs_tasks`: until the test says else."""
+
+    runs_tasks: bool = False
+    changes: int = 0
+    closed: list[bool] = field(default_factory=list)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    async def run(self) -> None:
+        await self.ended.wait()
+
+    async def close(self, *, after_tasks: bool = False) -> None:
+        self.closed.append(after_tasks)
+        if not (after_tasks and self.runs_tasks):
+            self.ended.set()
+        await self.ended.wait()
+
+    def from_client(self, message: Message, raw: bytes) -> None:
+        """Nothing is answered."""
+
+    def channels_changed(self) -> None:
+        self.changes += 1
+
+
+@asynccontextmanager
+async def live(serving: Serving) -> AsyncIterator[HttpSession]:
+    session = HttpSession("id", ANONYMOUS, lambda owner, client: serving, ManualClock(), Pulse())
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.run)
+            yield session
+            session.end("the test is over", at_once=True)
+
+
+@pytest.mark.parametrize("hurried", [True, False])
+async def test_the_server_outlives_its_session_until_the_tasks_have_ended_or_the_proxy_does(
+    hurried: bool,
+) -> None:
+    """Contract section 5: a DELETE is answered at once; tasks go on."""
+    serving = Serving(runs_tasks=True)
+    async with live(serving) as session:
+        assert session.idle_since is None
+        session.end("deleted")
+        await settle()
+        assert serving.closed == [True]
+        assert not serving.ended.is_set()
+        if hurried:
+            session.end("shutting down", at_once=True)
+        else:
+            serving.ended.set()
+        await serving.ended.wait()
+
+
+async def test_ways_to_the_client_open_and_close_with_their_readers() -> None:
+    """Questions of tasks are offered on another stream when one breaks."""
+    serving = Serving()
+    async with live(serving) as session:
+        listening = session.channel(None)
+        assert listening is not None
+        assert not listening.is_open
+        reader = session.listening.attach()
+        assert listening.is_open
+        call = Request(RequestId(b"1", 1), names.TASKS_RESULT, None)
+        before = serving.changes
+        post = session.take([(call, b"{}")], takes_stream=True, is_batch=False)
+        assert post is not None
+        stream = session.channel(call.id)
+        assert stream is not None
+        assert stream.is_open
+        assert serving.changes > before
+        stream.send(b"{}")
+        reader.leave()
+        session.leave(post)
+        assert (listening.is_open, stream.is_open) == (False, False)
+        assert session.channel(call.id) is None
+        assert serving.changes == before + 3
+
+
+async def test_there_is_no_way_to_a_client_that_takes_no_stream_or_has_no_such_request() -> None:
+    async with live(Serving()) as session:
+        call = Request(RequestId(b"1", 1), names.TASKS_RESULT, None)
+        assert session.channel(call.id) is None
+        session.take([(call, b"{}")], takes_stream=False, is_batch=False)
+        assert session.channel(call.id) is None
+
+
+async def test_a_session_whose_server_breaks_in_our_hands_is_over_and_its_client_is_told() -> None:
+    class Broken(Serving):
+        async def run(self) -> None:
+            await self.ended.wait()
+            raise RuntimeError("a bug")
+
+    serving = Broken()
+    async with live(serving) as session:
+        call = Request(RequestId(b"1", 1), names.TOOLS_CALL, None)
+        post = session.take([(call, b"{}")], takes_stream=True, is_batch=False)
+        serving.ended.set()
+        await settle()
+        assert session.is_over
+        assert post is not None
+        assert b"-32603" in post.stream.messages[-1]
