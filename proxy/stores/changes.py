@@ -17,10 +17,11 @@ from anyio import CapacityLimiter, to_thread
 
 from proxy.clock import Pulse
 from proxy.errors import StoreError
+from proxy.stores.faults import reason_of
 from proxy.stores.index import Index, without_result
 from proxy.stores.records import Record, encode
 from proxy.stores.results import ResultFiles, new_name
-from proxy.stores.rows import CHECK_KEY, reason_of
+from proxy.stores.rows import CHECK_KEY
 from proxy.stores.watching import Watchers
 from proxy.stores.writer import Change, Writer
 from proxy.tasks.task import Task
@@ -144,19 +145,22 @@ class Changes:
     async def sweep(self, untouchable: frozenset[str]) -> None:
         """Remove the result files that no record names, but for those of the tasks in `untouchable`.
 
-        They are listed first: what is begun later, or was named meanwhile, is no stray.
+        They are listed first: what is begun later, or was named meanwhile, is no stray. Raises StoreError.
         """
-        listed = await self.in_thread(self._results.names)
-        named = self._files_on_their_way.union(self._files.values())
-        await self.in_thread(partial(self._results.remove_strays, listed, named, untouchable))
+        try:
+            listed = await self.in_thread(self._results.names)
+            named = self._files_on_their_way.union(self._files.values())
+            await self.in_thread(partial(self._results.remove_strays, listed, named, untouchable))
+        except OSError as exc:
+            raise StoreError(f"the results cannot be swept: {reason_of(exc)}") from exc
 
     async def check(self) -> None:
-        """Write a little where results and rows are written. Raises StoreError."""
+        """Write a little where rows and results are written. Raises StoreError."""
         self._writer.check_place()
-        await self._write_in_thread(self._results.try_write)
         pending = Pending()
         self._writer.queue(Change(CHECK_KEY, b"", pending.settle))
         await pending.made()
+        await self._write_in_thread(self._results.try_write)
 
     async def in_thread(self, call: Callable[[], _T]) -> _T:
         """Call something that blocks; a thread that hangs is left to itself on cancellation."""

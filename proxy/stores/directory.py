@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -57,14 +56,26 @@ class HeldDirectory:
     def release(self) -> None:
         os.close(self._lock)
 
-    def secret(self) -> bytes:
-        """The store's secret, made at its first use. Raises ConfigError if it is damaged."""
+    def secret(self, new: bytes) -> bytes:
+        """The store's secret; at its first use `new` becomes that. Raises ConfigError if it is damaged."""
         path = self.path / SECRET_NAME
         try:
             if not path.exists():
-                _write_durably(path, secrets.token_bytes(SECRET_BYTES))
-            path.chmod(_PRIVATE_FILE)
+                _write_durably(path, new)
+            _close_to_others(path, _PRIVATE_FILE)
+        except OSError as exc:
+            raise unusable(self.path, exc) from exc
+        secret = self.kept_secret()
+        assert secret is not None  # it was there a moment ago, and is nobody else's to remove
+        return secret
+
+    def kept_secret(self) -> bytes | None:
+        """The secret that is there. Raises ConfigError if it is damaged."""
+        path = self.path / SECRET_NAME
+        try:
             secret = path.read_bytes()
+        except FileNotFoundError:
+            return None
         except OSError as exc:
             raise unusable(self.path, exc) from exc
         if len(secret) != SECRET_BYTES:
@@ -87,13 +98,13 @@ def make_private_file(path: Path) -> None:
     """Make sure that a file exists and that only we can read it."""
     with suppress(FileExistsError):
         os.close(open_private(path))
-    path.chmod(_PRIVATE_FILE)
+    _close_to_others(path, _PRIVATE_FILE)
 
 
 def make_private_directory(path: Path) -> None:
     """Make sure that a directory of ours exists and that only we can look into it."""
     _make(path)
-    path.chmod(_PRIVATE_DIRECTORY)
+    _close_to_others(path, _PRIVATE_DIRECTORY)
 
 
 def sync_file(descriptor: int) -> None:
@@ -111,6 +122,12 @@ def sync_directory(path: Path) -> None:
         sync_file(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _close_to_others(path: Path, mode: int) -> None:
+    """A mode that is right is left alone: on a read-only file system that is all there is."""
+    if stat.S_IMODE(path.stat().st_mode) != mode:
+        path.chmod(mode)
 
 
 def _make(path: Path) -> None:
@@ -148,11 +165,12 @@ def _make_private(path: Path) -> None:
 
 def _lock(path: Path) -> int:
     """A lock of the kernel's, so that a killed process leaves none; the pid in it is for people."""
-    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, _PRIVATE_FILE)
+    descriptor = _lock_file(path / LOCK_NAME)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # a full disk does not take it
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     except BlockingIOError as exc:
         holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "unknown"
         os.close(descriptor)
@@ -163,6 +181,13 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _lock_file(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return os.open(path, os.O_RDONLY)
+    return os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE_FILE)
 
 
 def _write_durably(path: Path, content: bytes) -> None:

@@ -27,11 +27,11 @@ from proxy.metrics import UNSERVED, Metrics
 from proxy.stores.base import Watch
 from proxy.stores.changes import Changes, Pending
 from proxy.stores.disk_memos import DiskMemos
+from proxy.stores.faults import reason_of
 from proxy.stores.index import Index
 from proxy.stores.memos import Memo, Memos, new_memo
 from proxy.stores.opening import OpenStore, open_store
 from proxy.stores.records import DamagedData, NewerFormat, decode
-from proxy.stores.rows import reason_of
 from proxy.stores.watching import Watchers
 from proxy.stores.writer import Writer
 from proxy.tasks.task import Task, TaskStatus
@@ -89,11 +89,15 @@ class DiskStore(AsyncContextManagerMixin):
         opened = self._opened = await to_thread.run_sync(
             partial(open_store, self._path, self._clock, synced=synced)
         )
-        self._writer = Writer(opened.cache, opened.results, synced=synced, metrics=self._metrics)
+        self._writer = Writer(opened.place, self._metrics)
         self._metrics.show("store_queue", lambda: self._writer.queued)
         self._index, self._memos = opened.index, opened.memos
         self._changes = Changes(
-            opened.index, opened.files, watchers=self._watchers, results=opened.results, writer=self._writer
+            opened.index,
+            opened.files,
+            watchers=self._watchers,
+            results=opened.place.results,
+            writer=self._writer,
         )
         self._disk_memos = DiskMemos(opened.memos, self._writer)
         failure: Exception | None = None
@@ -115,7 +119,7 @@ class DiskStore(AsyncContextManagerMixin):
         self._writer.close()
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await self._writer.stopped.wait()
-            self._opened.held.release()
+            self._opened.place.release()
             return
         _log.error("store_abandoned", directory=str(self._path), waited_s=CLOSE_TIMEOUT_S)
 
@@ -185,7 +189,7 @@ class DiskStore(AsyncContextManagerMixin):
         return removed
 
     async def secret(self) -> bytes:
-        return self._opened.secret
+        return self._opened.place.secret
 
     async def check(self) -> None:
         with _bounded(CHECK_TIMEOUT_S):
@@ -227,11 +231,8 @@ class DiskStore(AsyncContextManagerMixin):
     def _with_result(self, task: Task, file: str | None) -> Task:
         """In a thread: read what the index leaves out."""
         if file is not None:
-            return replace(task, result=self._opened.results.read(file))
-        try:
-            row = self._opened.cache.get(task.id.encode())
-        finally:
-            self._opened.cache.close()  # this thread's connection
+            return replace(task, result=self._opened.place.results.read(file))
+        row = self._opened.place.row(task.id.encode())
         if row is None:
             raise DamagedData("its row is missing")
         kept = decode(row).task

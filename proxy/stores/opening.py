@@ -1,7 +1,8 @@
 """What a disk store does at start, in one thread: take the directory, read what it holds, sweep it.
 
-Above: `disk`. Below: `directory`, `rows`, `results`. Contract section 9 (restart: all records, all terminal
-results).
+Above: `disk`. Below: `place`, `rows`, `repair`. A disk that is full or read-only does not keep the start from
+reading what is there; a damaged database does not keep it from beginning anew. Contract section 9 (restart:
+all records, all terminal results; disk full or store broken).
 """
 
 from __future__ import annotations
@@ -10,25 +11,27 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from diskcache import Cache
+import structlog
+from diskcache.core import DBNAME
 
 from proxy.clock import Clock
-from proxy.errors import StoreError
-from proxy.stores.directory import HeldDirectory, unusable
+from proxy.errors import ConfigError, StoreError
+from proxy.stores.directory import unusable
+from proxy.stores.faults import is_damaged, is_full, is_unwritable, reason_of, root
 from proxy.stores.index import Index
 from proxy.stores.memos import Memos
-from proxy.stores.results import ResultFiles
-from proxy.stores.rows import load, open_cache
+from proxy.stores.place import Place
+from proxy.stores.repair import begin_anew
+from proxy.stores.rows import Loaded, load, load_without_writing
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A directory that is ours until `held` is released, and what was in it (as in `rows.Loaded`)."""
+    """A directory that is ours until `place` is released, and what was in it (as in `rows.Loaded`)."""
 
-    held: HeldDirectory
-    secret: bytes
-    results: ResultFiles
-    cache: Cache
+    place: Place
     index: Index
     files: dict[str, str]
     newer: frozenset[str]
@@ -37,31 +40,49 @@ class OpenStore:
 
 def open_store(directory: Path, clock: Clock, *, synced: bool) -> OpenStore:
     """Raises ConfigError if the directory cannot be used, with one line that names it."""
-    held = HeldDirectory(directory)
+    place = Place(directory, synced=synced)
     try:
-        return _open(held, clock, synced=synced)
+        loaded = _load(place, clock)
     except BaseException as exc:
-        held.release()
+        place.release()
         if isinstance(exc, (OSError, sqlite3.Error, StoreError)):
             raise unusable(directory, exc) from exc
         raise
+    newer = frozenset(loaded.newer)
+    return OpenStore(place, loaded.index, loaded.files, newer, Memos(loaded.memos))
 
 
-def _open(held: HeldDirectory, clock: Clock, *, synced: bool) -> OpenStore:
-    secret = held.secret()
-    results = ResultFiles(held.path, synced=synced)
-    results.make_directory()
-    cache = open_cache(held.path, synced=synced)
-    cache.close()  # this thread's connection
-    loaded = load(held.path, results, clock)
-    results.remove_strays(results.names(), loaded.files.values(), loaded.newer)
-    return OpenStore(
-        held=held,
-        secret=secret,
-        results=results,
-        cache=cache,
-        index=loaded.index,
-        files=loaded.files,
-        newer=frozenset(loaded.newer),
-        memos=Memos(loaded.memos),
-    )
+def _load(place: Place, clock: Clock) -> Loaded:
+    try:
+        place.hold()
+        try:
+            loaded = _load_rows(place, clock)
+        except sqlite3.DatabaseError as exc:
+            if not is_damaged(exc):
+                raise
+            begin_anew(place)
+            loaded = _load_rows(place, clock)
+            place.results.set_strays_aside(loaded.files.values(), loaded.newer)
+        else:
+            strays = place.results.names()
+            place.results.remove_strays(strays, loaded.files.values(), loaded.newer)
+    except (ConfigError, OSError, sqlite3.Error, StoreError) as exc:
+        if not _may_begin_without_writing(place, exc):
+            raise
+        place.disconnect()
+        loaded = load_without_writing(place.path, place.results, clock)
+        place.stand_in(loaded.kept)
+        _log.error("store_not_writable", directory=str(place.path), reason=reason_of(root(exc)))
+    return loaded
+
+
+def _load_rows(place: Place, clock: Clock) -> Loaded:
+    place.make_whole().close()  # this thread's connection
+    return load(place.path, place.results, clock)
+
+
+def _may_begin_without_writing(place: Place, fault: BaseException) -> bool:
+    """Whether it is better to serve what can be served than not to start: where a store is read-only that is
+    there already, and where a disk is full. A directory that never was one is the operator's mistake."""
+    is_there = place.held is not None and (place.path / DBNAME).exists()
+    return is_unwritable(fault) if is_there else is_full(fault)

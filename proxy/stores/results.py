@@ -83,7 +83,7 @@ class ResultFiles:
     def set_aside(self, name: str) -> None:
         """Keep a damaged file from being swept, for whoever wants to look at it."""
         path = self._directory / name
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it is missing; or the directory cannot be written, and no sweep removes it
             path.rename(path.with_name(name + _SET_ASIDE))
 
     def names(self) -> list[str]:
@@ -91,17 +91,25 @@ class ResultFiles:
 
     def remove_strays(self, names: list[str], named: Collection[str], untouchable: Collection[str]) -> None:
         """Remove those of `names` that are not in `named` and belong to no task in `untouchable`."""
-        keep = {_task_part(task_id) for task_id in untouchable}
-        for name in set(names).difference(named):
-            match = _NAME.match(name)
-            if match is not None and match[1] not in keep:
-                self.remove(name)
+        for name in _strays(names, named, untouchable):
+            self.remove(name)
+
+    def set_strays_aside(self, named: Collection[str], untouchable: Collection[str]) -> None:
+        """As `remove_strays`, where they may be all that is left of their tasks."""
+        for name in _strays(self.names(), named, untouchable):
+            self.set_aside(name)
 
     def try_write(self) -> None:
         """Write a small file and remove it again. Raises OSError."""
         self.remove(_CHECK_NAME)
         self.write(_CHECK_NAME, b"")
         self.remove(_CHECK_NAME)
+
+
+def _strays(names: list[str], named: Collection[str], untouchable: Collection[str]) -> list[str]:
+    keep = {_task_part(task_id) for task_id in untouchable}
+    matches = map(_NAME.match, set(names).difference(named))
+    return [match[0] for match in matches if match is not None and match[1] not in keep]
 
 
 def new_name(task_id: str) -> str:

@@ -21,7 +21,7 @@ from diskcache.core import DBNAME, MODE_RAW
 
 from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError
-from proxy.stores import memos
+from proxy.stores import memos, snapshot
 from proxy.stores.directory import make_private_file, sync_directory
 from proxy.stores.index import Index, without_result
 from proxy.stores.records import DamagedData, NewerFormat, Record, decode
@@ -76,22 +76,10 @@ def open_cache(directory: Path, *, synced: bool) -> Cache:
         raise ConfigError(f"store directory {path} cannot be used: its name holds a variable")
     make_private_file(directory / DBNAME)  # SQLite gives its other files the same mode
     with closing(sqlite3.connect(directory / DBNAME, timeout=LOCK_WAIT_S)) as connection:
-        # What is no database fails here; within diskcache it would leave a connection open.
-        connection.execute("SELECT count(*) FROM sqlite_master")
-    cache = Cache(
-        path,
-        timeout=LOCK_WAIT_S,
-        disk=BytesDisk,
-        eviction_policy="none",
-        cull_limit=0,
-        statistics=0,
-        tag_index=0,
-        sqlite_journal_mode="wal",
-        sqlite_journal_size_limit=_LARGEST_WAL,
-        sqlite_synchronous=SYNC_FULL if synced else SYNC_NORMAL,
-        sqlite_fullfsync=int(synced),  # macOS, as in `directory.sync_file`
-        sqlite_mmap_size=0,  # a read error in mapped memory would kill the process
-    )
+        # What is no database, or cannot be written, fails here; within diskcache it would leave a connection.
+        check_whole(connection)
+        connection.execute("PRAGMA user_version = 1")
+    cache = _cache(path, synced=synced)
     try:
         check_connection(cache, synced=synced)
         if synced:
@@ -100,6 +88,43 @@ def open_cache(directory: Path, *, synced: bool) -> Cache:
         cache.close()
         raise
     return cache
+
+
+def _cache(path: str, *, synced: bool) -> Cache:
+    try:
+        return Cache(
+            path,
+            timeout=LOCK_WAIT_S,
+            disk=BytesDisk,
+            eviction_policy="none",
+            cull_limit=0,
+            statistics=0,
+            tag_index=0,
+            sqlite_journal_mode="wal",
+            sqlite_journal_size_limit=_LARGEST_WAL,
+            sqlite_synchronous=SYNC_FULL if synced else SYNC_NORMAL,
+            sqlite_fullfsync=int(synced),  # macOS, as in `directory.sync_file`
+            sqlite_mmap_size=0,  # a read error in mapped memory would kill the process
+        )
+    except (AttributeError, TypeError, ValueError) as exc:  # settings of its own that it cannot read
+        raise _damaged() from exc
+
+
+def stay_connected(directory: Path) -> sqlite3.Connection:
+    """A connection that does nothing but stay; any thread may close it.
+
+    As long as there is one, SQLite keeps the log and its index. Each connection would make them anew if it
+    were the only one, which a full disk does not allow: then nothing could be read.
+    """
+    connection = sqlite3.connect(
+        directory / DBNAME, timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def check_connection(cache: Cache, *, synced: bool) -> None:
@@ -120,13 +145,15 @@ class Loaded:
 
     `index` has the tasks without their results, `files` the names of the result files by task id, `memos`
     what is remembered beside the tasks, `newer` the keys of rows (of a task: its id) that a later version of
-    the proxy wrote: they are left alone.
+    the proxy wrote: they are left alone. `kept` has the rows whose results are not in the index, where they
+    cannot be read again.
     """
 
     index: Index
     files: dict[str, str] = field(default_factory=dict)
     newer: set[str] = field(default_factory=set)
     memos: list[memos.Memo] = field(default_factory=list)
+    kept: dict[bytes, bytes] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
         self.index.put(without_result(record.task))
@@ -136,31 +163,72 @@ class Loaded:
 
 def load(directory: Path, results: ResultFiles, clock: Clock) -> Loaded:
     """Read all rows, and set aside the damaged ones. Raises sqlite3.Error if the database itself is."""
-    loaded = Loaded(Index(clock))
     with closing(
         sqlite3.connect(directory / DBNAME, timeout=LOCK_WAIT_S, isolation_level=None)
     ) as connection:
-        connection.text_factory = bytes  # a planted text need not be UTF-8
-        damaged: list[tuple[int, str]] = []
-        for rowid, key, value, is_plain in connection.execute(_ALL_ROWS, (MODE_RAW,)):
-            if is_plain and key == CHECK_KEY:
-                continue
-            try:
-                if not is_plain:
-                    raise DamagedData("it is not plain bytes")
-                if memos.is_row_key(key):
-                    loaded.memos.append(memos.decode(key, value))
-                else:
-                    loaded.add(_checked(key, value, results))
-            except NewerFormat as exc:
-                loaded.newer.add(key.decode(errors="replace"))
-                _log.warning("record_refused", row=rowid, reason=str(exc))
-            except DamagedData as exc:
-                damaged.append((rowid, str(exc)))
+        loaded, damaged = _read(connection, results, clock, keep=False)
         for rowid, reason in damaged:
             _set_aside(connection, rowid)
             _log.warning("record_set_aside", row=rowid, reason=reason)
     return loaded
+
+
+def load_without_writing(directory: Path, results: ResultFiles, clock: Clock) -> Loaded:
+    """Read all rows of a database that cannot be written; damaged ones are left out, and left where they are.
+
+    Raises OSError if it cannot be read, sqlite3.Error if it is damaged itself.
+    """
+    with closing(snapshot.connect(directory / DBNAME)) as connection:
+        check_whole(connection)
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'Cache'").fetchall():
+            return Loaded(Index(clock))
+        loaded, damaged = _read(connection, results, clock, keep=True)
+    for rowid, reason in damaged:
+        _log.warning("record_left_out", row=rowid, reason=reason)
+    return loaded
+
+
+def check_whole(connection: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError if pages of the database are damaged, also those that reading spares."""
+    try:
+        [(found,)] = connection.execute("PRAGMA quick_check(1)").fetchall()
+    except UnicodeDecodeError as exc:  # what is told of it quotes what is no text
+        raise _damaged() from exc
+    if found != "ok":
+        raise _damaged()
+
+
+def _damaged() -> sqlite3.DatabaseError:
+    fault = sqlite3.DatabaseError("database disk image is malformed")
+    fault.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return fault
+
+
+def _read(
+    connection: sqlite3.Connection, results: ResultFiles, clock: Clock, *, keep: bool
+) -> tuple[Loaded, list[tuple[int, str]]]:
+    """What is in the rows; and which rows are damaged, and how."""
+    loaded, damaged = Loaded(Index(clock)), list[tuple[int, str]]()
+    connection.text_factory = bytes  # a planted text need not be UTF-8
+    for rowid, key, value, is_plain in connection.execute(_ALL_ROWS, (MODE_RAW,)):
+        if is_plain and key == CHECK_KEY:
+            continue
+        try:
+            if not is_plain:
+                raise DamagedData("it is not plain bytes")
+            if memos.is_row_key(key):
+                loaded.memos.append(memos.decode(key, value))
+                continue
+            record = _checked(key, value, results)
+            loaded.add(record)
+            if keep and record.task.result is not None:
+                loaded.kept[key] = value
+        except NewerFormat as exc:
+            loaded.newer.add(key.decode(errors="replace"))
+            _log.warning("record_refused", row=rowid, reason=str(exc))
+        except DamagedData as exc:
+            damaged.append((rowid, str(exc)))
+    return loaded, damaged
 
 
 _ALL_ROWS: Final = """
@@ -191,12 +259,3 @@ def _set_aside(connection: sqlite3.Connection, rowid: int) -> None:
     connection.execute("INSERT INTO Damaged SELECT * FROM Cache WHERE rowid = ?", (rowid,))
     connection.execute("DELETE FROM Cache WHERE rowid = ?", (rowid,))
     connection.execute("COMMIT")
-
-
-def reason_of(exc: BaseException) -> str:
-    """Why a read or write failed, in the words of the system; without paths, for clients see it."""
-    if isinstance(exc, OSError) and exc.strerror:
-        return exc.strerror.lower()
-    if isinstance(exc, sqlite3.Error) and not hasattr(exc, "sqlite_errorcode"):
-        return f"{type(exc).__name__} of the driver"  # its text may quote the row; SQLite's own does not
-    return str(exc)

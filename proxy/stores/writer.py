@@ -1,8 +1,8 @@
 """The one writer of a disk store: takes changes in order and commits those that wait together.
 
-Above: `changes`. Below: `rows` (diskcache), `results`. A commit costs about the same for one row as for
-hundreds, so whatever is queued while one commit runs shares the next. The writer alone tells that a
-change happened: it is settled in the event loop after its commit, whether or not anybody still waits.
+Above: `changes`. Below: `place`, whose table (diskcache) it alone writes. A commit costs about the same for
+one row as for hundreds, so whatever is queued while one commit runs shares the next. The writer alone tells
+that a change happened: it is settled in the event loop after its commit, whether or not anybody still waits.
 Contract section 1 (I3).
 """
 
@@ -22,13 +22,16 @@ from anyio import CapacityLimiter, from_thread, to_thread
 from diskcache import Cache, Timeout
 from diskcache.core import DBNAME
 
-from proxy.errors import StoreError
+from proxy.errors import ConfigError, StoreError
 from proxy.metrics import UNSERVED, Metrics
-from proxy.stores.results import ResultFiles
-from proxy.stores.rows import LOCK_WAIT_S, check_connection, reason_of
+from proxy.stores.faults import reason_of, root
+from proxy.stores.place import Place
+from proxy.stores.rows import LOCK_WAIT_S, check_connection
 
 BATCH_SIZE: Final = 256  # more would keep the event loop for milliseconds when they settle at once
 RETRY_S: Final = LOCK_WAIT_S  # where already the batch took that long to fail, it is the disk, not a change
+
+_LOST: Final = "the database file was removed or replaced while it was in use"
 
 _log = structlog.get_logger()
 
@@ -52,19 +55,15 @@ class Change:
 class Writer:
     """Commits changes in the order in which they were queued."""
 
-    def __init__(
-        self, cache: Cache, results: ResultFiles, *, synced: bool, metrics: Metrics = UNSERVED
-    ) -> None:
+    def __init__(self, place: Place, metrics: Metrics = UNSERVED) -> None:
         self._metrics = metrics
-        self._cache = cache
-        self._results = results
-        self._synced = synced
+        self._place = place
         self._queue: SimpleQueue[Change | None] = SimpleQueue()
         self.closed = False
         self._connected = False
         self._failing = False
-        self._database = Path(cache.directory, DBNAME)
-        self._opened = _identity(self._database)
+        self._database = place.path / DBNAME
+        self._opened = _identity(self._database) if place.is_whole else None
         self._log_file: tuple[int, int] | None = None  # the write-ahead log of this connection
         self.commits = 0
         self.stopped = anyio.Event()
@@ -96,7 +95,7 @@ class Writer:
                 from_thread.run_sync(_settle, changes, reasons)
                 self._remove_files(changes, reasons)
         finally:
-            self._cache.close()
+            self._place.disconnect()
             from_thread.run_sync(self.stopped.set)
 
     def _next_batch(self) -> list[Change]:
@@ -129,16 +128,14 @@ class Writer:
         try:
             self.check_place()
             self._leave_lost_log()
-            if not self._connected:
-                check_connection(self._cache, synced=self._synced)
-                self._connected = True
-            with self._cache.transact():
+            cache = self._open()
+            with cache.transact():
                 for change in changes:
                     if change.row is None:
-                        self._cache.delete(change.key)
+                        cache.delete(change.key)
                     else:
-                        self._cache.set(change.key, change.row)
-        except (sqlite3.Error, Timeout, OSError, StoreError) as exc:
+                        cache.set(change.key, change.row)
+        except (sqlite3.Error, Timeout, OSError, StoreError, ConfigError) as exc:
             return self._recover(exc)
         self._metrics.committed(time.monotonic() - began)
         self._failing = False
@@ -146,32 +143,46 @@ class Writer:
         self.commits += 1
         return None
 
+    def _open(self) -> Cache:
+        """The table, also where it could not be had at the start."""
+        was_whole = self._place.is_whole
+        cache = self._place.make_whole()
+        if not was_whole:
+            _log.info("store_writable_again")
+        self._opened = self._opened or _identity(self._database)
+        if self._opened is None:
+            raise StoreError(_LOST)
+        if not self._connected:
+            check_connection(cache, synced=self._place.synced)
+            self._connected = True
+        return cache
+
     @property
     def _log_path(self) -> Path:
-        return self._database.with_name(f"{DBNAME}-wal")
+        return self._place.path / f"{DBNAME}-wal"
 
     def check_place(self) -> None:
         """Raises StoreError if the database was removed or replaced: nobody would find what is written.
 
         May be called from any thread.
         """
-        if self._opened is None or _identity(self._database) != self._opened:
-            raise StoreError("the database file was removed or replaced while it was in use")
+        if self._opened is not None and _identity(self._database) != self._opened:
+            raise StoreError(_LOST)
 
     def _leave_lost_log(self) -> None:
         """If the log was removed, close: that moves what stands in it into the database. Then begin anew."""
         if self._log_file is not None and _identity(self._log_path) != self._log_file:
-            self._cache.close()
+            self._place.disconnect()
             self._connected = False
             self._log_file = None
 
     def _recover(self, exc: Exception) -> str:
         """Leave no transaction open: diskcache does not roll back when the commit itself fails."""
         self._metrics.commit_failed()
-        self._cache.close()
+        self._place.close()
         self._connected = False
         self._log_file = None
-        reason = reason_of(_root(exc))
+        reason = reason_of(root(exc))
         if not self._failing:
             _log.error("store_write_failed", reason=reason)
         self._failing = True
@@ -181,19 +192,12 @@ class Writer:
         for change, reason in zip(changes, reasons, strict=True):
             unnamed = change.old_file if reason is None else change.new_file
             if unnamed is not None:
-                self._results.remove(unnamed)
+                self._place.results.remove(unnamed)
 
 
 def _settle(changes: list[Change], reasons: list[str | None]) -> None:
     for change, reason in zip(changes, reasons, strict=True):
         change.settle(reason)
-
-
-def _root(exc: BaseException) -> BaseException:
-    """SQLite's own error: diskcache hides it behind a bare Timeout, or behind a rollback that failed too."""
-    while exc.__context__ is not None:
-        exc = exc.__context__
-    return exc
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

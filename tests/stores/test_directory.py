@@ -13,7 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.errors import ConfigError
-from proxy.stores.directory import LOCK_NAME, SECRET_NAME, DirectoryInUse, HeldDirectory
+from proxy.stores.directory import LOCK_NAME, SECRET_BYTES, SECRET_NAME, DirectoryInUse, HeldDirectory
+
+NEW = b"n" * SECRET_BYTES
 
 
 def mode(path: Path) -> int:
@@ -99,19 +101,19 @@ def test_another_process_keeps_us_out_until_it_is_killed(tmp_path: Path) -> None
 
 def test_the_secret_is_made_once_and_is_private(tmp_path: Path) -> None:
     held = HeldDirectory(tmp_path)
-    secret = held.secret()
+    secret = held.secret(NEW)
     assert (tmp_path / SECRET_NAME).read_bytes() == secret
     assert mode(tmp_path / SECRET_NAME) == 0o600
     held.release()
     again = HeldDirectory(tmp_path)
-    assert again.secret() == secret
+    assert again.secret(bytes(32)) == again.kept_secret() == secret
     again.release()
 
 
 def test_a_secret_that_a_crash_left_unfinished_is_made_anew(tmp_path: Path) -> None:
     held = HeldDirectory(tmp_path)
     (tmp_path / "secret.new").write_bytes(b"half")
-    assert len(held.secret()) == 32
+    assert held.secret(NEW) == NEW
     held.release()
 
 
@@ -119,5 +121,5 @@ def test_a_damaged_secret_is_an_error_that_names_it(tmp_path: Path) -> None:
     held = HeldDirectory(tmp_path)
     (tmp_path / SECRET_NAME).write_bytes(b"half")
     with pytest.raises(ConfigError, match=r"secret is damaged: it holds 4 bytes instead of 32"):
-        held.secret()
+        held.secret(NEW)
     held.release()

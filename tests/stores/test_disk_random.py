@@ -98,7 +98,7 @@ async def test_a_restart_finds_what_the_store_said(
     async with opened(directory, clock) as store:
         assert await found(store, tasks) == said
         assert await store.owned("alice") == listed
-        assert len(said) > 3
+        assert said, "the play has left nothing to be compared"
         await store.expire()
         large = [task for task in said.values() if len(task.result or b"") > 40_000]
         assert len(result_files(directory)) == len(large)

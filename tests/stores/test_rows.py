@@ -41,7 +41,7 @@ class Bomb:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A store directory as a first start leaves it."""
-    open_store(tmp_path / "store", CLOCK, synced=False).held.release()
+    open_store(tmp_path / "store", CLOCK, synced=False).place.release()
     return tmp_path / "store"
 
 
@@ -85,7 +85,7 @@ def reopened(directory: Path) -> tuple[OpenStore, list[str]]:
     """Open and release; also the reasons for which rows were set aside or refused."""
     with capture_logs() as logs:
         opened = open_store(directory, CLOCK, synced=False)
-    opened.held.release()
+    opened.place.release()
     return opened, [f"{log['event']}: {log['reason']}" for log in logs]
 
 
@@ -250,14 +250,6 @@ def test_nothing_is_evicted(directory: Path) -> None:
         for number in range(50):
             cache.set(str(number).encode(), b"x" * 1000)
         assert len(cache) == 50
-
-
-def test_a_damaged_database_is_an_error_that_names_the_directory(directory: Path) -> None:
-    (directory / "cache.db").write_bytes(b"not a database" * 1000)
-    with pytest.raises(ConfigError, match=r"store directory .*store cannot be used: file is not a database"):
-        open_store(directory, CLOCK, synced=False)
-    (directory / "cache.db").unlink()
-    open_store(directory, CLOCK, synced=False).held.release()
 
 
 def test_a_name_that_would_be_read_as_a_variable_is_refused(
