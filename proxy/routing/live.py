@@ -256,6 +256,11 @@ class LiveCall:
     def lose(self, loss: ProxyError) -> None:
         self._end(loss=loss)
 
+    def leave(self) -> None:
+        """The proxy stops, and a later process of ours goes on with the call if it can be found again."""
+        if self.session is not None and self.trace is not None and self.trace.can_be_found:
+            self.session.leave()
+
     def stop(self, reason: str) -> None:
         """Nobody wants the answer any more: the upstream is told, and not waited for."""
         self._end(stopped=reason)

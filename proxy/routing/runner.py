@@ -90,6 +90,7 @@ class Runner:
         """Before the upstreams are ended: what still runs as a task stays stored as running (contract 9)."""
         for follower in self._followers.values():
             follower.freeze()
+            follower.call.leave()
 
     @property
     def in_flight(self) -> int:

@@ -52,6 +52,9 @@ class TaskLine:
     def established(self, version: str) -> None:
         """The client's own handshake has said it."""
 
+    def leave(self) -> None:
+        """The session is the client's, and not ended by us."""
+
     def close(self) -> None:
         self._closed.set()
 

@@ -159,6 +159,11 @@ class Transport(Protocol):
         GET stream) may start."""
         ...
 
+    def leave(self) -> None:
+        """A later process of ours will go on with a call that is in flight here: when this ends, what that
+        needs of the upstream is not ended."""
+        ...
+
     def close(self) -> None:
         """Begin an orderly end; `run` returns when it is done. May be called more than once."""
         ...
@@ -183,6 +188,9 @@ class TransportChoice:
 
     def established(self, version: str) -> None:
         self._in_use.established(version)
+
+    def leave(self) -> None:
+        self._in_use.leave()
 
     def close(self) -> None:
         self._closing = True

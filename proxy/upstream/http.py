@@ -164,6 +164,7 @@ class HttpTransport:
         self._handovers = Handovers(self._who)
         self._receiver: Receiver
         self._listening = anyio.CancelScope()
+        self._left = False
         self._group: TaskGroup | None = None
         self._ending = anyio.Event()
         self._error: UpstreamError | None = None
@@ -219,6 +220,9 @@ class HttpTransport:
             self._listening = anyio.CancelScope()
             self._group.start_soon(self._listen, self._listening)
 
+    def leave(self) -> None:
+        self._left = True
+
     def close(self) -> None:
         self._end(UpstreamClosed(f"{self._who}: the session was closed; {OUTCOME_UNKNOWN}"))
 
@@ -247,7 +251,7 @@ class HttpTransport:
     async def _end_session(self) -> None:
         """Say that the session is over; whatever the server answers is fine (405: it does not care)."""
         anothers = self._adopted is not None and not self._adopted.is_ours
-        if self._session_id is None or anothers or isinstance(self._error, SessionLost):
+        if self._session_id is None or anothers or self._left or isinstance(self._error, SessionLost):
             return
         with anyio.move_on_after(DELETE_TIMEOUT_S), suppress(UpstreamError):
             async with self._open(HTTPMethod.DELETE):

@@ -233,6 +233,10 @@ class LegacySession:
         """The `_meta` of a request of our own to a modern server."""
         return request_meta(self._capabilities, CLIENT_NAME, self._client_version)
 
+    def leave(self) -> None:
+        """A later process will go on with a call that is in flight here; see `base.Transport`."""
+        self._transport.leave()
+
     def close(self) -> None:
         """End the session in an orderly way; `run` returns when that is done. No new calls from now on."""
         self._stale.set()

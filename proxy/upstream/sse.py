@@ -127,6 +127,9 @@ class SseTransport:
     def established(self, version: str) -> None:
         self._version = version
 
+    def leave(self) -> None:
+        """See `Transport`. The session is its stream, and ends with it."""
+
     def close(self) -> None:
         self._end(UpstreamClosed(f"{self._who}: the session was closed; {OUTCOME_UNKNOWN}"))
 

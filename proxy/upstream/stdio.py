@@ -128,6 +128,9 @@ class StdioTransport:
         """See `Transport`. From now on calls run, and what became of them may not be known."""
         self._established = True
 
+    def leave(self) -> None:
+        """See `Transport`. A process ends with its proxy, and its calls with it."""
+
     def close(self) -> None:
         """See `Transport`. What waits is still written; what the server then says is still received."""
         if not self._over.is_set():

@@ -17,7 +17,7 @@ from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Pulse
 from proxy.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
-from proxy.upstream.base import NO_HEADERS, Headers, Receiver
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition
 
 SERVER_INFO: Final = {"name": "fake", "version": "1.2.3"}
 EVERYTHING: Final[Mapping[str, Any]] = {
@@ -114,6 +114,7 @@ class Wire:
         self._error: UpstreamError = UpstreamClosed("upstream 'fake': the session was closed")
         self._asked: dict[int | str, Asked] = {}
         self._calls: dict[int, Call] = {}
+        self.left = False
         self.heard: list[dict[str, Any]] = []
         self.capabilities: dict[str, Any] = {}
 
@@ -157,6 +158,9 @@ class Wire:
     def established(self, version: str) -> None:
         self.version = version
 
+    def leave(self) -> None:
+        self.left = True
+
     def close(self) -> None:
         self._ending.set()
 
@@ -176,6 +180,11 @@ class Wire:
     def tell_raw(self, message: bytes, call: int | None = None) -> None:
         if self._receiver is not None and self.is_open:
             self._receiver.received(message, call if self._server.tells_calls else None)
+
+    def move(self, call: int, event_id: str) -> None:
+        """The call's stream has brought an event of this id."""
+        if self._receiver is not None:
+            self._receiver.moved(call, StreamPosition("session-1", "2025-11-25", call, event_id))
 
     def ask(self, method: str, params: dict[str, Any], call: int | None) -> Asked:
         asked = Asked(f"q{len(self._asked)}" if len(self._asked) % 2 else len(self._asked))

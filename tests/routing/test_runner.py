@@ -125,6 +125,20 @@ async def test_at_the_end_of_the_drain_who_still_waits_is_told() -> None:
         assert (await rig.stored(task)).status == "working"
 
 
+@pytest.mark.parametrize("event_id", ["3-1", ""])
+async def test_at_the_end_the_session_of_a_call_that_can_be_resumed_is_left_to_the_next_start(
+    event_id: str,
+) -> None:
+    """Contract section 9, SIGTERM. Any other session is ended."""
+    async with bench() as rig:
+        task, call = await rig.task(rig.client())
+        call.wire.move(call.id, event_id)
+        await rig.settle()
+        rig.runner.freeze()
+        assert call.wire.left == bool(event_id)
+        assert (await rig.stored(task)).status == "working"
+
+
 async def test_who_waits_when_the_runner_is_ended_is_told() -> None:
     async with bench() as rig:
         async with anyio.create_task_group() as tasks:

@@ -76,6 +76,7 @@ class FakeTransport:
     sent: list[Sent] = field(default_factory=list)
     abandoned: list[int] = field(default_factory=list)
     version: str | None = None
+    left: bool = False
     closed: int = 0
     ended: bool = False
     starts: anyio.Event | None = None
@@ -118,6 +119,9 @@ class FakeTransport:
 
     def established(self, version: str) -> None:
         self.version = version
+
+    def leave(self) -> None:
+        self.left = True
 
     def close(self) -> None:
         self.closed += 1

@@ -963,6 +963,16 @@ async def test_close_loses_what_is_pending_then_deletes_the_session(
     assert {seen.method for seen in upstream.dropped} == {"GET", "POST"}
 
 
+async def test_a_session_that_is_left_to_a_later_process_is_not_deleted(upstream: FakeHttp) -> None:
+    """Contract section 9, SIGTERM: servers end the calls of a session with it, and these are resumed."""
+    upstream.handlers["POST"] = for_requests(hang)
+    async with running(upstream) as rig:
+        await rig.initialize()
+        await rig.request(1)
+        rig.transport.leave()
+    assert not upstream.by("DELETE")
+
+
 async def test_a_delete_that_is_not_answered_does_not_hold_up_the_end(
     upstream: FakeHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
