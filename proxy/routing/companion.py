@@ -78,6 +78,19 @@ class Companion:
         if client in self.clients:
             self.clients.remove(client)
 
+    def open_stream(self, stream: Channel) -> None:
+        """A `tasks/result` waits, and this stream is its."""
+        self.streams.append(stream)
+        self.offer()
+
+    def close_stream(self, stream: Channel) -> None:
+        """That request is over. Its stream may not know yet; what was asked there is asked elsewhere, unless
+        it is a pipe that carries everything."""
+        self.streams.remove(stream)
+        if stream not in self._channels():
+            self.offers.lost(stream)
+        self.offer()
+
     def offer(self) -> None:
         """Put open questions to the client. To be called whenever a way to it was opened or has closed."""
         if not self.ended and not self.held:

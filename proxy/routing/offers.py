@@ -8,6 +8,7 @@ Status"; contract section 5.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from proxy.tasks.task import InputRequest
 
 ID_PREFIX: Final = "tpx-ask-"
 _ID_BYTES: Final = 12  # nobody else's request in any session has such an id, and nobody guesses one
+_ID: Final = re.compile(re.escape(ID_PREFIX) + r"[A-Za-z0-9_-]{16}\Z")
 
 
 class Channel(Protocol):
@@ -98,6 +100,12 @@ class Offers:
                 return key
         return None
 
+    def lost(self, channel: Channel) -> None:
+        """This one reaches nobody any more, whatever it says of itself: what was asked on it waits again."""
+        for offer in self._open.values():
+            if offer.channel is channel:
+                offer.channel = None
+
     def take_back_all(self) -> None:
         """Nobody waits for answers any more."""
         for offer in self._open.values():
@@ -115,3 +123,8 @@ class Offers:
         asked = request.as_asked if request.as_asked is not None else request.params
         params = with_related_task(asked, self._task_id)
         return jsonrpc.request(RequestId(dumps(rid), rid), request.method, params)
+
+
+def is_offer_id(text: str) -> bool:
+    """Whether `text` has the form of an id under which we ask; no server's own question has."""
+    return _ID.match(text) is not None

@@ -37,8 +37,7 @@ from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import Answer, ClientRequest, ErrorAnswer, ResultAnswer
 from proxy.routing.companion import Client, Companion, Relay
 from proxy.routing.live import LiveCall, Place
-from proxy.routing.offers import ID_PREFIX as OFFER_PREFIX
-from proxy.routing.offers import Channel
+from proxy.routing.offers import Channel, is_offer_id
 from proxy.routing.runner import Runner
 from proxy.routing.task_changes import TaskChanges
 from proxy.stores.base import TaskStore
@@ -149,14 +148,12 @@ class Tasks2025:
         task = await self._changes.owned(owner, task_id)
         companion = self._attend(task, owner, client)
         if companion is not None and stream is not None:
-            companion.streams.append(stream)
-            companion.offer()
+            companion.open_stream(stream)
         try:
             await self._terminal(task.id)
         finally:
             if companion is not None and stream is not None:
-                companion.streams.remove(stream)
-                companion.offer()
+                companion.close_stream(stream)
         return _outcome_of(await self._changes.with_result(await self._changes.owned(owner, task_id)))
 
     async def _terminal(self, task_id: str) -> None:
@@ -205,9 +202,10 @@ class Tasks2025:
         return ResultAnswer(self._shown(task))
 
     def take_answer(self, owner: Owner, rid: RequestId, result: bytes | None, error: bytes | None) -> bool:
-        """An answer of a client, if it is one to a question that was offered to this owner. It is stored
-        before it goes upstream, and goes there once, whoever answers first."""
-        if not isinstance(rid.value, str) or not rid.value.startswith(OFFER_PREFIX):
+        """Take an answer to a question of ours; False if it answers one of the upstream's. It is stored
+        before it goes upstream, and goes there once, whoever answers first; what comes too late, or from
+        another owner, is dropped (F16)."""
+        if not isinstance(rid.value, str) or not is_offer_id(rid.value):
             return False
         for companion in self._companions.values():
             if companion.owner == owner and (key := companion.offers.take(rid.value)) is not None:
@@ -217,20 +215,23 @@ class Tasks2025:
                     assert error is not None  # a response is one or the other
                     self._runner.refuse(companion.task_id, key, error)
                 return True
-        return False
+        log.debug("late_answer_dropped")
+        return True
 
     async def _answer(self, companion: Companion, key: str, value: bytes) -> None:
         """Store the answer. While the store is broken it is kept here: the user is not asked twice."""
+        given: list[InputAnswer] = []
 
         def apply(task: Task) -> Task:
-            answers = [InputAnswer(q.key, q.question_id, value) for q in task.inputs if q.key == key]
-            return lifecycle.answered(task, answers, self._clock.wall_ms())
+            given[:] = [InputAnswer(q.key, q.question_id, value) for q in task.inputs if q.key == key]
+            return lifecycle.answered(task, given, self._clock.wall_ms())
 
         delay_s = RETRY_FIRST_S
         while True:
             try:
                 await self._changes.change(companion.owner, companion.task_id, apply)
-                log.info("task_input_given", task=task_hash(companion.task_id), answers=1)
+                if given:  # else somebody was faster
+                    log.info("task_input_given", task=task_hash(companion.task_id), answers=len(given))
                 return
             except TaskNotFound:
                 return
