@@ -370,7 +370,8 @@ class HttpTransport:
                 cursor.last_id = ""  # an event over the limit would only be replayed
             match end:
                 case _End.SESSION_GONE:
-                    self._end(SessionLost(f"{self._who} no longer knows the session (404)"))
+                    said = f"no longer knows the session (404); {OUTCOME_UNKNOWN}"  # of the calls in flight
+                    self._end(SessionLost(f"{self._who} {said}"))
                     return
                 case _End.NOT_OFFERED:
                     log.info("upstream_stream_refused", upstream=self._name)

@@ -851,6 +851,7 @@ async def test_a_session_that_the_get_stream_no_longer_finds_is_at_its_end(upstr
         with pytest.raises(UpstreamClosed):
             await rig.request(2)
     assert [(call, type(error)) for call, error in rig.told.losses] == [(1, SessionLost), (None, SessionLost)]
+    assert "outcome unknown" in rig.told.losses[0][1].message  # I2
     assert not upstream.by("DELETE")
 
 
