@@ -14,6 +14,9 @@ from tests.faults.plan import FaultKind
 AFTERMATH_S: Final = (
     3.0  # how long after its end a fault may still be felt: back-off, a restart of the server
 )
+ENDS_OF_THE_PROXY: Final = frozenset(
+    {FaultKind.KILL, FaultKind.KILL_STARTING, FaultKind.TERM, FaultKind.TERM_KILL}
+)
 OF_THE_DISK: Final = frozenset({FaultKind.DISK_FULL, FaultKind.DISK_ERROR})
 
 

@@ -21,7 +21,7 @@ from tests.faults.felt import OF_THE_DISK, Felt, felt_between
 from tests.faults.journal import Row
 from tests.faults.log_lines import LogLines
 from tests.faults.moments import Moments
-from tests.faults.plan import INPUT_LIMIT_S, LOAD_S, OWNERS, RUNTIME_LIMIT_S, EraPlan, RoundPlan
+from tests.faults.plan import INPUT_LIMIT_S, LOAD_S, OWNERS, RUNTIME_LIMIT_S, EraPlan, RoundPlan, Transport
 from tests.faults.scene import NotServing, Scene, opened
 from tests.faults.seen import CallSeen
 from tests.faults.verdict import Told, judge
@@ -120,9 +120,12 @@ class Era:
         for row in self.scene.journal.new():
             self.rows[row.label].append(row)
         now = time.monotonic()
-        violations = [
-            v for call in calls for v in judge(call, Told.of(self.rows[call.plan.label]), felt, now)
-        ]
+        plan = self.scene.era
+        resumable = plan.resumable and plan.transport is Transport.HTTP
+        violations: list[Violation] = []
+        for call in calls:
+            told = Told.of(self.rows[call.plan.label])
+            violations += judge(call, told, felt, now, resumable=resumable)
         violations += self.log.judge(felt)
         exits, self.scene.proxy.exits = self.scene.proxy.exits, []
         disk_broken = felt_between(felt, 0.0, now, OF_THE_DISK)

@@ -1,7 +1,7 @@
 """What clients saw of a round, held against what the server wrote down and what was broken meanwhile.
 
-PURE. A call that was in flight when the proxy was killed may end `failed`, outcome unknown, or complete if it
-could be resumed. But what completes has the server's own result, and ran once. Contract sections 1, 4, 9.
+PURE. A call that was in flight when the proxy was killed may end `failed`, outcome unknown, where it could be
+neither resumed nor repeated. But what completes has the server's own result. Contract sections 1, 4, 9.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.errors import ErrorCode
-from tests.faults.felt import OF_THE_DISK, Felt, felt_between
+from tests.faults.felt import ENDS_OF_THE_PROXY, OF_THE_DISK, Felt, felt_between
 from tests.faults.journal import Event, Row, digest
 from tests.faults.plan import INPUT_LIMIT_S, RUNTIME_LIMIT_S, Kind
 from tests.faults.seen import CallSeen
@@ -19,6 +19,7 @@ from tests.faults.violation import Violation, What
 from tests.real.upstreams.raw_json import value
 
 EARLY_S: Final = 0.2  # clocks are read at different moments
+POSITION_KEPT_S: Final = 2.0  # where a call's stream stands is stored within a second or so
 
 SAYS_IT_NEVER_RAN: Final = (
     "nothing was sent",
@@ -33,6 +34,7 @@ SAYS_IT_NEVER_RAN: Final = (
     "refused initialize",
     "the proxy is shutting down",
 )
+SAYS_THAT_WE_STOPPED: Final = "the proxy stopped while the call was running"
 SAYS_NOBODY_KNOWS: Final = ("outcome unknown", "outcome is unknown", "outcome of the call is unknown")
 LIMITS: Final[Mapping[str, float]] = {
     "tasks.runtime_limit": RUNTIME_LIMIT_S,
@@ -45,6 +47,7 @@ class Told:
     """What the server wrote down of one call."""
 
     starts: int = 0
+    started_at: float | None = None
     crossed: int = 0
     stopped: bool = False
     ends: set[tuple[str, str | None]] = field(default_factory=set)
@@ -56,6 +59,7 @@ class Told:
             match row.event:
                 case Event.START:
                     told.starts += 1
+                    told.started_at = row.at if told.started_at is None else told.started_at
                 case Event.RESULT | Event.ERROR:
                     told.ends.add((row.event.value, row.digest))
                 case Event.CANCELLED:
@@ -67,13 +71,17 @@ class Told:
         return told
 
 
-def judge(call: CallSeen, told: Told, felt: Sequence[Felt], now: float) -> Iterator[Violation]:
-    """What is wrong with one call, at the end of its round (`now`)."""
+def judge(
+    call: CallSeen, told: Told, felt: Sequence[Felt], now: float, *, resumable: bool = False
+) -> Iterator[Violation]:
+    """What is wrong with one call, at the end of its round (`now`). `resumable`: the server's streams are."""
     yield from call.violations
     if call.task is not None:
         yield from call.task.violations
     for what, words in _faults(call, told, felt, now):
         yield Violation(what, call.plan.label, words)
+    if (left := _left(call, told, felt, resumable)) is not None:
+        yield Violation(What.NOT_TAKEN_UP, call.plan.label, left)
 
 
 def _faults(call: CallSeen, told: Told, felt: Sequence[Felt], now: float) -> Iterator[tuple[What, str]]:
@@ -136,6 +144,21 @@ def _failure(
         yield What.UNTRUE, f"{words!r} does not say that it may have run"
     if value(raw, "code") != b"%d" % ErrorCode.INTERNAL_ERROR:
         yield What.MALFORMED, f"{raw[:300]!r}"
+
+
+def _left(call: CallSeen, told: Told, felt: Sequence[Felt], resumable: bool) -> str | None:
+    """Whether the call was left to its fate by a restart, though it need not have been."""
+    final = call.final()
+    if final is None or SAYS_THAT_WE_STOPPED.encode() not in final[1]:
+        return None
+    if call.plan.kind is Kind.REPEATABLE:
+        return "its tool may be repeated"
+    ends = [fault.began for fault in felt if fault.kind in ENDS_OF_THE_PROXY]
+    others = [fault for fault in felt if fault.kind not in ENDS_OF_THE_PROXY]
+    if not resumable or others or told.started_at is None:
+        return None
+    ran_s = min((at for at in ends if at > told.started_at), default=told.started_at) - told.started_at
+    return f"it ran {ran_s:.1f} s, and can be resumed" if ran_s > POSITION_KEPT_S else None
 
 
 def _refusals(call: CallSeen, felt: Sequence[Felt]) -> Iterator[tuple[What, str]]:

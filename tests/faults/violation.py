@@ -19,6 +19,9 @@ class What(StrEnum):
     CANCEL_UNHEARD = "cancel_unheard"  # not terminal after the acknowledgement (section 4)
     CROSSED = "crossed"  # an answer reached another question than its own (section 2)
     NOT_TOLD = "not_told"  # a call that nobody wants runs on upstream
+    NOT_TAKEN_UP = (
+        "not_taken_up"  # failed after a restart, though it could be resumed or repeated (section 9)
+    )
     STUCK = "stuck"  # a task, past its bounds (I6)
     NO_ANSWER = "no_answer"  # to a request, past its bounds (I6)
     SEEN_BY_STRANGER = "seen_by_stranger"  # (I5)
