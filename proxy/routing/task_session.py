@@ -212,12 +212,9 @@ class TaskSession:
             case Failure(error):
                 return ErrorAnswer(error, HTTPStatus.OK)
             case Result(raw):
-                page = RawObject.parse(raw)
-                theirs, following = page.get("tasks"), page.text("nextCursor")
-        if theirs is None or theirs[:1] != b"[":
-            raise UpstreamError("the upstream's answer to tasks/list cannot be used")
+                theirs, following = _page_in(raw)
         sealed = None if following is None else self._cursor(ListPosition(upstream=following))
-        return ResultAnswer(views_2025.list_result([*shown, *elements(theirs)], sealed))
+        return ResultAnswer(views_2025.list_result([*shown, *theirs], sealed))
 
     def _position(self, params: RawObject) -> ListPosition:
         raw = params.get("cursor")
@@ -230,6 +227,15 @@ class TaskSession:
 
     def _cursor(self, position: ListPosition) -> str:
         return list_cursor.seal(self._terms.cursor_key, self._owner.key, position)
+
+
+def _page_in(result: bytes) -> tuple[list[bytes], str | None]:
+    """The tasks and the cursor in an upstream's `tasks/list` result. Raises UpstreamError if it is none."""
+    try:
+        page = RawObject.parse(result)
+        return elements(page.get("tasks") or b""), page.text("nextCursor")
+    except (JsonError, DuplicateMember) as exc:
+        raise UpstreamError("the upstream's answer to tasks/list cannot be used") from exc
 
 
 def _object(params: bytes) -> RawObject:
