@@ -127,7 +127,15 @@ class LegacyParts:
         """Take up its tasks, of whatever dialect; then end sessions whose end it put off for them."""
         can_resume = self.config.upstream.url is not None
         place_of: PlaceOf | None = self._place_of if can_resume else None
-        recovery = Recovery(self.store, self.runner, policy, self.upstream.credentials, self.clock, place_of)
+        recovery = Recovery(
+            self.store,
+            self.runner,
+            policy,
+            self.upstream.credentials,
+            self.clock,
+            place_of,
+            self.upstream.metrics,
+        )
         await recovery.run()
         if self.http_tasks is not None:
             await self.http_tasks.end_deferred()

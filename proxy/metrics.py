@@ -165,6 +165,11 @@ TABLE: Final = (
     _gauge("calls_parked", "calls that wait for their client to come back with its answers", "calls"),
     _gauge("listen_streams", "open subscriptions/listen streams", "streams"),
     _counter("tasks_created_total", "calls that became tasks", "tasks"),
+    _counter(
+        "tasks_taken_up_total",
+        "tasks of an earlier process that go on: resumed, repeated, or waiting for their user",
+        "tasks",
+    ),
     _gauge("tasks", "tasks in the store; NaN while it cannot be read", "tasks", status=STATUSES),
     _counter("tasks_ended_total", "tasks that have ended", "tasks", status=TERMINAL),
     _seconds(
@@ -254,6 +259,9 @@ class Metrics:
 
     def task_created(self) -> None:
         self._counters["tasks_created_total",].inc()
+
+    def task_taken_up(self) -> None:
+        self._counters["tasks_taken_up_total",].inc()
 
     def task_ended(self, status: str, seconds: float | None = None) -> None:
         """`seconds` since its creation; None where that was in an earlier process."""

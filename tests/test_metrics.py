@@ -111,6 +111,7 @@ TOLD: Final[dict[str, tuple[Callable[[Metrics], None], set[str]]]] = {
         {'task_lookups_denied_total{reason="foreign"}'},
     ),
     "a new task": (lambda m: m.task_created(), {"tasks_created_total"}),
+    "a task of an earlier process": (lambda m: m.task_taken_up(), {"tasks_taken_up_total"}),
     "an ended task": (
         lambda m: m.task_ended("failed", 12.0),
         {'tasks_ended_total{status="failed"}', "task_duration_seconds_count", "task_duration_seconds_sum"},

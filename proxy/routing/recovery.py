@@ -8,6 +8,7 @@ call that is resumed or repeated like any other. Contract section 9; lesson 8 of
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias, assert_never
@@ -18,6 +19,7 @@ from proxy.clock import Clock
 from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities
 from proxy.errors import ErrorCode, StoreError, TaskConflict, TaskNotFound, UpstreamUnavailable
 from proxy.logs import get_logger, task_hash
+from proxy.metrics import UNSERVED, Metrics
 from proxy.owners import Credentials, Owner
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import RequestId, error_object
@@ -97,7 +99,9 @@ class Recovery:
         credentials: Credentials,
         clock: Clock,
         place_of: PlaceOf | None,
+        metrics: Metrics = UNSERVED,
     ) -> None:
+        self._metrics = metrics
         self._store = store
         self._runner = runner
         self._policy = policy
@@ -199,16 +203,20 @@ class Recovery:
             try:
                 failed = lifecycle.failed(task, event, error, words, polling, now_ms)
                 await self._store.compare_and_set(task, failed)
+                self._metrics.task_ended(failed.status)
+                log.warning("task_failed", task=task_hash(task.id), tool=task.name, reason=words)
+                return
             except TaskNotFound:
                 return
-            except TaskConflict:  # its owner was faster
-                return
+            except TaskConflict:  # its owner was faster: a cancel ends it, an answer does not
+                pass
             except StoreError as exc:
                 log.error("task_not_stored", task=task_hash(task.id), reason=exc.message)
                 await self._clock.sleep(RETRY_S)
-                continue
-            log.warning("task_failed", task=task_hash(task.id), tool=task.name, reason=words)
-            return
+            with suppress(StoreError, TaskNotFound):
+                task = await self._store.get(task.id, result=False)
+            if task.status.is_terminal:
+                return
 
 
 async def _unchecked(request: ClientRequest, session: LegacySession) -> None:

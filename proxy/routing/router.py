@@ -11,8 +11,8 @@ from typing import Final
 
 from proxy.clock import Clock
 from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
-from proxy.errors import ProxyError
-from proxy.metrics import Metrics, Outcome
+from proxy.errors import ProxyError, TaskNotFound
+from proxy.metrics import Denied, Metrics, Outcome
 from proxy.protocol import names
 from proxy.routing.base import Answer, ClientRequest, ErrorAnswer, Handler, Sink
 from proxy.routing.bridge import Bridge, unknown_method
@@ -69,7 +69,13 @@ class Router:
             raise unknown_method(request.method)
         if request.method in names.TASK_METHODS and not request.capabilities.tasks:  # TX-CAP-005
             raise missing_capability(TASKS_REQUIRED, f"{request.method} is part of the Tasks extension")
-        handler = self._rows.get(request.method, self._forward)
         if request.method in names.TASK_METHODS and not is_task_id(request.params.text("taskId") or ""):
-            handler = self._forward_task
-        return await handler(request, sink)
+            return await self._serve_foreign_task(request, sink)
+        return await self._rows.get(request.method, self._forward)(request, sink)
+
+    async def _serve_foreign_task(self, request: ClientRequest, sink: Sink) -> Answer:
+        try:
+            return await self._forward_task(request, sink)
+        except TaskNotFound:
+            self._metrics.lookup_denied(Denied.UNKNOWN)
+            raise

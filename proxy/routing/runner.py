@@ -276,29 +276,34 @@ class Runner:
     # -- tasks --------------------------------------------------------------------------------------
 
     def follow(self, call: LiveCall, task: Task) -> None:
-        """Store from now on what happens to the call of this task, until its end. `task` is stored."""
+        """The call has become this task, which is stored: what happens is stored from now on, to its end."""
+        self._metrics.task_created()
+        self._start_following(call, task, self._clock.monotonic())
+
+    def _start_following(self, call: LiveCall, task: Task, created: float | None) -> None:
+        """`created`: when, on the monotonic clock; None if that was in an earlier process."""
         call.is_task = True
         follower = Follower(call, task, self._store, self._policy, self._clock)
         self._followers[task.id] = follower
-        self._metrics.task_created()
-        self.spawn(self._follow, follower)
+        self.spawn(self._follow, follower, created)
 
-    async def _follow(self, follower: Follower) -> None:
-        began = self._clock.monotonic()
+    async def _follow(self, follower: Follower, created: float | None) -> None:
         try:
             await follower.run()
         finally:
             task = follower.task
             del self._followers[task.id]
             if task.status.is_terminal:
-                self._metrics.task_ended(task.status, self._clock.monotonic() - began)
+                age_s = None if created is None else self._clock.monotonic() - created
+                self._metrics.task_ended(task.status, age_s)
             self._ends.beat()
 
     def take_up(self, call: LiveCall, task: Task, *, deliver: bool = True) -> None:
         """Go on with a task that an earlier process left: follow it, send or resume its call, and `deliver`
         answers of the client that may not have reached the upstream."""
         questions = {a.key: call.restored(a.question_id) for a in task.answers} if deliver else {}
-        self.follow(call, task)
+        self._metrics.task_taken_up()
+        self._start_following(call, task, None)
         self.start(call)
         if questions:
             answers = {a.key: a.value for a in task.answers}
