@@ -103,6 +103,8 @@ class LegacyEntrance:
 
 def _first_request(posted: Posted) -> Request | None:
     """Stands for all of a batch, which has one response."""
+    if isinstance(first := posted.messages[0], Request):
+        return first
     return next((message for message in posted.messages if isinstance(message, Request)), None)
 
 

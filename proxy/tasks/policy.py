@@ -72,6 +72,13 @@ class Policy:
     polling: Polling = Polling()
     max_result_bytes: int = 64 * 1024 * 1024
 
+    @property
+    def requires_any(self) -> bool:
+        """Whether there is a tool that is called as a task only; that is seldom so."""
+        return self.default.mode is ToolMode.REQUIRED or any(
+            policy.mode is ToolMode.REQUIRED for _, policy in self.rules
+        )
+
     def for_tool(self, name: str) -> ToolPolicy:
         """The first rule whose glob matches the whole name, with case; else the default."""
         return next((p for glob, p in self.rules if fnmatchcase(name, glob)), self.default)
