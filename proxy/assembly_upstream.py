@@ -33,6 +33,8 @@ from proxy.upstream.auto import AutoHttpTransport, KnownServer
 from proxy.upstream.base import Transport
 from proxy.upstream.forward import HttpForwarder
 from proxy.upstream.http import AdoptedSession, HttpTransport
+from proxy.upstream.lowered import LoweredTransport
+from proxy.upstream.matching import MatchingTransport
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.probe import ProbingTransport, UpstreamEra
 from proxy.upstream.session import CLIENT_NAME, ChangeListener, LegacySession, TakeUp
@@ -69,6 +71,28 @@ class Upstream:
     def transport(self, owner: Owner) -> Transport:
         """A transport that knows the upstream's era, or finds it out before it is started."""
         return ProbingTransport(lambda: self._plain_transport(owner), self._era, self._probe_params)
+
+    def _matching_transport(self, owner: Owner) -> Transport:
+        """For one legacy client: plain before a legacy server, lowered before a modern one."""
+
+        def make_session(capabilities: ClientCapabilities) -> LegacySession:
+            return self.session(owner, capabilities, lambda method, params: None)
+
+        def make_lowered() -> Transport:
+            return LoweredTransport(
+                make_session,
+                name=self._config.upstream.name,
+                clock=self._clock,
+                max_depth=self._config.limits.depth,
+            )
+
+        return MatchingTransport(
+            lambda: self._plain_transport(owner),
+            make_lowered,
+            self._era,
+            self._probe_params,
+            self._config.limits.depth,
+        )
 
     def _plain_transport(self, owner: Owner) -> Transport:
         upstream, limits = self._config.upstream, self._config.limits
@@ -172,7 +196,7 @@ class Upstream:
     def passthrough(self, owner: Owner, client: Client, tasks: TaskGrant | None) -> Passthrough:
         """The session of one legacy client with a server of its own."""
         return Passthrough(
-            lambda: self._plain_transport(owner),
+            lambda: self._matching_transport(owner),
             client,
             name=self._config.upstream.name,
             clock=self._clock,

@@ -99,6 +99,28 @@ def encode_value(value: str) -> str:
     return "=?base64?" + base64.b64encode(value.encode("utf-8", "surrogatepass")).decode("ascii") + "?="
 
 
+def has_invalid_headers(input_schema: Any) -> bool:
+    """Whether a tool's schema has an annotation that breaks the rules: then a client over HTTP must not
+    use it."""
+    annotated = sum(1 for _ in islice(_all_annotations(input_schema), MAX_MIRRORED))
+    return annotated != len(mirrored_params(input_schema))
+
+
+def _all_annotations(input_schema: Any) -> Iterator[Any]:
+    """Of whatever form."""
+    stack: list[Any] = [input_schema]
+    while stack:
+        schema = stack.pop()
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        if not isinstance(properties, dict):
+            continue
+        for sub in properties.values():
+            if isinstance(sub, dict):
+                if "x-mcp-header" in sub:
+                    yield sub["x-mcp-header"]
+                stack.append(sub)
+
+
 def headers_for(params: tuple[MirroredParam, ...], arguments: Any) -> dict[str, str]:
     """The `Mcp-Param-*` headers of a call with these arguments; those that are not given have none."""
     found: dict[str, str] = {}

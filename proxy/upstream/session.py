@@ -271,6 +271,10 @@ class LegacySession:
         """Until new calls need another session; those in flight here may still be answered."""
         await self._stale.wait()
 
+    async def wait_gone(self) -> None:
+        """Until nothing of the connection is left."""
+        await self._gone.wait()
+
     def __repr__(self) -> str:
         state = "ENDED" if self._stale.is_set() else "STARTING" if self._info is None else "READY"
         where = self._transport.describe()
@@ -375,9 +379,12 @@ class LegacySession:
         self._questions.end(pending)
 
     def cancel_task(self, task_id: str) -> None:
-        """Have the upstream cancel a 2025 task of its own; nobody waits for its answer (T25-CAN-006)."""
-        params = dumps({"taskId": task_id})
-        self._posts.post(jsonrpc.request(self._table.new_id(), names.TASKS_CANCEL, params))
+        """Have the upstream cancel a 2025 task of its own (T25-CAN-006)."""
+        self.post(names.TASKS_CANCEL, dumps({"taskId": task_id}))
+
+    def post(self, method: str, params: bytes) -> None:
+        """A request whose answer nobody waits for; `params` go out as they are."""
+        self._posts.post(jsonrpc.request(self._table.new_id(), method, params))
 
     async def ask(self, method: str, params: bytes | None) -> Outcome:
         """A request of our own, bounded by ASK_TIMEOUT_S. Raises UpstreamError, also in time-outs."""

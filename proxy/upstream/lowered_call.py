@@ -1,0 +1,236 @@
+"""One request of a legacy client on its way to a modern server: round by round, to an answer of the old
+kind.
+
+Above: `lowered`, which starts one for each request. Below: the session with the server. An
+InputRequiredResult becomes requests to the client, whose answers go out with the next round; a task of the
+server's own is polled to its end on behalf of a client that has no tasks. MRTR 2026-07-28, "Client
+Requirements"; contract section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import anyio
+
+from proxy.clock import Clock
+from proxy.eras.lowering import lowered_error, lowered_result, modern_params
+from proxy.eras.to_modern import error_code, with_progress_token
+from proxy.errors import ErrorCode, UpstreamError, UpstreamProtocolError
+from proxy.protocol import jsonrpc, names
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, loads, splice
+from proxy.protocol.jsonrpc import Request, RequestId
+from proxy.upstream.base import NO_HEADERS, Failure, Headers, Outcome, Question, StreamPosition
+from proxy.upstream.session import LegacySession
+
+MAX_ROUNDS: Final = 50  # how often one call may ask before it counts as stuck
+STATE_RETRY_FIRST_S: Final = 0.5  # before the same is asked again, where the server wants just that
+STATE_RETRY_LAST_S: Final = 30.0
+POLL_S: Final = 1.0  # where the server suggests nothing
+LEAST_POLL_S: Final = 0.1
+MOST_POLL_S: Final = 60.0
+
+Ask = Callable[[str, bytes | None, int], Awaitable[bytes]]
+"""Asks the client during a call: method, raw params, our id of the call. Raises Refused if it answers with an
+error."""
+
+Told = Callable[[bytes, int], None]
+"""Told a message for the client, and the call that it belongs to."""
+
+HeadersOf = Callable[[bytes], Awaitable[Headers]]
+"""The mirrored parameters of a call with these params."""
+
+
+class Refused(Exception):
+    """The request is answered with this error (raw)."""
+
+    def __init__(self, error: bytes) -> None:
+        super().__init__("refused")
+        self.error = error
+
+
+class LoweredCall:
+    """Implements `upstream.base.CallListener`. `meta` is that of each of its requests."""
+
+    def __init__(
+        self,
+        request: Request,
+        call: int,
+        session: LegacySession,
+        meta: Mapping[str, Any],
+        clock: Clock,
+        *,
+        ask: Ask,
+        told: Told,
+        headers_of: HeadersOf,
+    ) -> None:
+        self._request = request
+        self._call = call
+        self._session = session
+        self._meta = meta
+        self._clock = clock
+        self._ask = ask
+        self._told = told
+        self._headers_of = headers_of
+        self._token = _progress_token(request.params)
+
+    async def result(self) -> bytes:
+        """The raw result. Raises Refused for an error of the server's, and UpstreamError."""
+        base = modern_params(self._request.params, self._meta)
+        params = base
+        for attempt in range(MAX_ROUNDS):
+            outcome = await self._sent(params)
+            if isinstance(outcome, Failure):
+                raise Refused(lowered_error(outcome.error))
+            try:
+                result = RawObject.parse(outcome.raw)
+                kind = result.text("resultType") or names.COMPLETE
+                match kind:
+                    case names.COMPLETE:
+                        return lowered_result(self._request.method, outcome.raw)
+                    case names.INPUT_REQUIRED:
+                        params = await self._next_params(base, result, attempt)
+                    case names.TASK:
+                        return await self._result_of_task(result)
+                    case _:
+                        raise UpstreamProtocolError(
+                            f"the upstream answered with the unknown resultType {kind!r}"
+                        )
+            except (JsonError, DuplicateMember) as exc:
+                raise UpstreamProtocolError(f"the upstream's result cannot be used: {exc}") from exc
+        raise UpstreamError(f"the upstream asked for input {MAX_ROUNDS} times in a row")
+
+    async def _sent(self, params: bytes) -> Outcome:
+        """Once more where the server says that the headers do not match: then nothing has run (HTTP-044)."""
+        outcome = await self._send(params, await self._headers_of(params))
+        if isinstance(outcome, Failure) and error_code(outcome.error) == ErrorCode.HEADER_MISMATCH:
+            self._session.catalogue.forget()
+            outcome = await self._send(params, await self._headers_of(params))
+        return outcome
+
+    async def _send(self, params: bytes, headers: Headers = NO_HEADERS) -> Outcome:
+        return await self._session.call(
+            self._request.method, params, self, want_progress=self._token is not None, headers=headers
+        )
+
+    # -- input --------------------------------------------------------------------------------------
+
+    async def _next_params(self, base: bytes, asked: RawObject, attempt: int) -> bytes:
+        """Have the client answer what the server asks."""
+        requests = asked.object("inputRequests")
+        changes: dict[str, bytes | None] = {"requestState": asked.get("requestState")}
+        if requests is not None and requests.members:
+            changes["inputResponses"] = await self._answers(requests)
+        else:
+            await self._clock.sleep(min(STATE_RETRY_LAST_S, STATE_RETRY_FIRST_S * 2**attempt))
+        return splice(base, changes)
+
+    async def _answers(self, requests: RawObject) -> bytes:
+        """By the server's keys; all are asked at once."""
+        found: dict[str, bytes] = {}
+        refused: list[Refused] = []
+
+        async def ask(key: str, question: RawObject) -> None:
+            try:
+                found[key] = await self._ask(
+                    question.text("method") or "", question.get("params"), self._call
+                )
+            except Refused as exc:
+                refused.append(exc)
+
+        async with anyio.create_task_group() as tasks:
+            for member in requests.members:
+                question = requests.object(member.key)
+                if question is not None:
+                    tasks.start_soon(ask, member.key, question)
+        if refused:
+            raise refused[0]
+        return b"{" + b",".join(dumps(key) + b":" + value for key, value in found.items()) + b"}"
+
+    # -- a task of the server's own -------------------------------------------------------------------
+
+    async def _result_of_task(self, task: RawObject) -> bytes:
+        task_id = task.text("taskId")
+        if task_id is None:
+            raise UpstreamProtocolError("the upstream answered with a task that has no id")
+        try:
+            return await self._polled(task_id, task)
+        except anyio.get_cancelled_exc_class():
+            self._session.post(names.TASKS_CANCEL, self._of_task(task_id))
+            raise
+
+    async def _polled(self, task_id: str, task: RawObject) -> bytes:
+        answered: set[str] = set()
+        while True:
+            await self._clock.sleep(_poll_s(task))
+            outcome = await self._session.call(
+                names.TASKS_GET, self._of_task(task_id), self, want_progress=False
+            )
+            if isinstance(outcome, Failure):
+                raise Refused(lowered_error(outcome.error))
+            task = RawObject.parse(outcome.raw)
+            match task.text("status"):
+                case "completed":
+                    return lowered_result(self._request.method, task.get("result") or b"{}")
+                case "failed":
+                    raise Refused(lowered_error(task.get("error") or _error("the upstream's task failed")))
+                case "cancelled":
+                    raise Refused(_error("the upstream's task was cancelled"))
+                case "input_required":
+                    await self._update(task_id, task, answered)
+                case _:
+                    pass
+
+    async def _update(self, task_id: str, task: RawObject, answered: set[str]) -> None:
+        """Answer what is open, each key once."""
+        requests = task.object("inputRequests")
+        fresh = [m.key for m in requests.members if m.key not in answered] if requests is not None else []
+        if requests is None or not fresh:
+            return
+        answered.update(fresh)
+        left = splice(requests.raw, {m.key: None for m in requests.members if m.key not in fresh})
+        responses = await self._answers(RawObject.parse(left))
+        params = splice(self._of_task(task_id), {"inputResponses": responses})
+        await self._session.call(names.TASKS_UPDATE, params, self, want_progress=False)
+
+    def _of_task(self, task_id: str) -> bytes:
+        return modern_params(dumps({"taskId": task_id}), self._meta)
+
+    # -- what the server tells (base.CallListener) ----------------------------------------------------
+
+    def on_notification(self, method: str, params: bytes | None) -> None:
+        if method == names.PROGRESS:
+            if self._token is None or params is None:
+                return
+            params = with_progress_token(params, self._token)
+        self._told(jsonrpc.notification(method, params), self._call)
+
+    def on_question(self, question: Question) -> None:
+        question.refuse(_error("a modern server asks by its results"))
+
+    def on_withdrawn(self, question: Question) -> None:
+        """Was refused."""
+
+    def on_position(self, position: StreamPosition) -> None:
+        """Modern streams are not resumed."""
+
+
+def _error(words: str) -> bytes:
+    return jsonrpc.error_object(ErrorCode.INTERNAL_ERROR, words)
+
+
+def _progress_token(params: bytes | None) -> bytes | None:
+    try:
+        meta = RawObject.parse(params or b"{}").object(names.META)
+        token = meta.get(names.META_PROGRESS_TOKEN) if meta is not None else None
+    except (JsonError, DuplicateMember):
+        return None
+    return token if token is not None and RequestId.parse(token) is not None else None
+
+
+def _poll_s(task: RawObject) -> float:
+    """As the server wishes, from the first poll on (TX-CAP-015)."""
+    raw = task.get("pollIntervalMs")
+    wished = float(loads(raw)) / 1_000 if raw is not None and raw[:1].isdigit() else POLL_S
+    return min(max(wished, LEAST_POLL_S), MOST_POLL_S)
