@@ -5,12 +5,14 @@ Above: `assembly`. One of the places where concrete classes are named. Contract 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from proxy.assembly_upstream import Upstream
 from proxy.clock import Clock
 from proxy.config import Config
 from proxy.eras import tasks_2025
+from proxy.errors import TaskNotFound
 from proxy.owners import Owner
 from proxy.routing.adopted import Adopted, Adoption
 from proxy.routing.http_passthrough import HttpPassthrough
@@ -36,7 +38,8 @@ from proxy.upstream.http import AdoptedSession
 @dataclass(eq=False, slots=True)
 class LegacyParts:
     """`passed` are the sessions that are the upstream's own; `_resumed` those that an earlier process of ours
-    opened, and in which calls of its tasks may go on."""
+    opened, and in which calls of its tasks may go on; `_taken_up` its tasks whose calls may go on in those of
+    clients, by session."""
 
     config: Config
     clock: Clock
@@ -48,6 +51,7 @@ class LegacyParts:
     passed: PassedSessions = field(init=False)
     http_tasks: HttpTasks | None = None
     _resumed: dict[tuple[Owner, str | None], Adopted] = field(default_factory=dict)
+    _taken_up: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.passed = PassedSessions(self.store, self._owners_part)
@@ -106,7 +110,10 @@ class LegacyParts:
         forwarder, limits = self.upstream.forwarder(), self.config.limits
         if forwarder is None:
             return sessions
-        old = OldServers(sessions, self.upstream.known, forwarder)
+        upstream = self.upstream
+        old = OldServers(
+            sessions, upstream.known, forwarder, upstream.known_era, upstream.probe_params
+        )
         passthrough = HttpPassthrough(forwarder, max_bytes=limits.message, old=old)
         if not self.config.tasks.legacy_2025:
             return passthrough
@@ -138,10 +145,11 @@ class LegacyParts:
         )
         await recovery.run()
         if self.http_tasks is not None:
-            await self.http_tasks.end_deferred()
+            await self.http_tasks.end_deferred(self._tasks_ended)
 
     async def _place_of(self, owner: Owner, task: Task, trace: CallTrace) -> Place:
         if not trace.is_ours:
+            self._taken_up.setdefault(trace.session_id or "", []).append(task.id)
             session = await self.passed.find(trace.session_id or "")
             return self.passed.part(session, owner).adopted.lease
         known = AdoptedSession(trace.session_id, trace.version, is_ours=True)
@@ -152,3 +160,9 @@ class LegacyParts:
 
         key = owner, trace.session_id
         return self._resumed.setdefault(key, Adopted(adopt, self.runner.spawn)).lease
+
+    async def _tasks_ended(self, session_id: str) -> None:
+        """See `http_tasks.TasksEnded`. A call may still wait for its owner's token, and use no session yet."""
+        for task_id in self._taken_up.pop(session_id, ()):
+            with suppress(TaskNotFound):
+                await self.tasks.ended(task_id)

@@ -53,24 +53,22 @@ class Upstream:
         self._clock = clock
         self.asking = AskingTools(lambda tool: policy.for_tool(tool).input is InputMode.TASK)
         self.known = KnownServer()
-        self._era = UpstreamEra(None if config.upstream.era == "auto" else Era(config.upstream.era))
+        self.known_era = UpstreamEra(None if config.upstream.era == "auto" else Era(config.upstream.era))
         meta = request_meta(ClientCapabilities("{}", tasks=False), CLIENT_NAME, __version__)
-        self._probe_params = dumps({names.META: meta})
+        self.probe_params = dumps({names.META: meta})
         self.credentials = Credentials()
 
     def era(self) -> Era | None:
         """What is known of the server's era."""
-        return self._era.known
+        return self.known_era.known
 
     def supported_versions(self) -> tuple[str, ...]:
-        """Modern ones, and legacy ones where such clients can be passed through."""
-        if self._era.serves_legacy:
-            return (*names.LEGACY_VERSIONS, *names.MODERN_VERSIONS)
-        return names.MODERN_VERSIONS
+        """Legacy clients are served before servers of either era."""
+        return (*names.LEGACY_VERSIONS, *names.MODERN_VERSIONS)
 
     def transport(self, owner: Owner) -> Transport:
         """A transport that knows the upstream's era, or finds it out before it is started."""
-        return ProbingTransport(lambda: self._plain_transport(owner), self._era, self._probe_params)
+        return ProbingTransport(lambda: self._plain_transport(owner), self.known_era, self.probe_params)
 
     def _matching_transport(self, owner: Owner) -> Transport:
         """For one legacy client: plain before a legacy server, lowered before a modern one."""
@@ -89,8 +87,8 @@ class Upstream:
         return MatchingTransport(
             lambda: self._plain_transport(owner),
             make_lowered,
-            self._era,
-            self._probe_params,
+            self.known_era,
+            self.probe_params,
             self._config.limits.depth,
         )
 
@@ -131,7 +129,7 @@ class Upstream:
             max_depth=self._config.limits.depth,
             start_timeout_s=self._config.upstream.start_timeout,
             on_change=on_change,
-            era=self._era,
+            era=self.known_era,
             has_headers=self._config.upstream.url is not None,
         )
 

@@ -18,6 +18,7 @@ from typing import Final, Protocol, TypeAlias
 
 from anyio.abc import TaskStatus as StartStatus
 
+from proxy.eras.era import Era
 from proxy.errors import UpstreamError
 from proxy.protocol.jsonrpc import RequestId
 
@@ -261,3 +262,16 @@ class KnownServer(Protocol):
 
     is_old: bool
     """Whether it speaks HTTP+SSE, the transport of 2024-11-05."""
+
+
+class KnownEra(Protocol):
+    """What is known of the upstream's era, as old as the process."""
+
+    @property
+    def serves_legacy(self) -> bool:
+        """Whether legacy clients can be passed through; True as long as nothing says otherwise."""
+        ...
+
+    def corrected(self, era: Era) -> bool:
+        """The server showed itself to be of this era. False where the settings say otherwise."""
+        ...
