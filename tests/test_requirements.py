@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +59,7 @@ def ids_in(tree: ast.Module, *, of_tests: bool) -> set[str]:
     return {found for text in docstrings(tree, of_tests=of_tests) for found in ID.findall(text)}
 
 
+@cache
 def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text("utf-8"), file.name)
 

@@ -74,4 +74,4 @@ async def test_a_task_is_durable_before_its_id_is_said(bench: Bench, transport: 
         lost = await client.wait_task(task)
 
         assert lost.result["status"] == "failed"
-        assert legacy.labels("start")[key] == 1
+        assert legacy.labels("start")[key] <= 1  # it may have been killed on its way there

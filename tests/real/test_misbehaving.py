@@ -23,7 +23,7 @@ from proxy.upstream.probe import PROBE_TIMEOUT_S
 from tests.documents import ROOT
 from tests.real.conversation import Conversation, conversation
 from tests.real.modern_client import ELICITATION, Answer, ModernClient
-from tests.real.proxy_process import ProxyProcess
+from tests.real.proxy_process import START_BOUND_S, ProxyProcess
 from tests.real.raw_pair import stdio_proxy
 from tests.real.stage import Stage, stage
 from tests.real.unruly_server import Unruly
@@ -501,7 +501,7 @@ async def test_a_log_that_nobody_reads_holds_up_no_call(tmp_path: Path) -> None:
         try:
             await until(proxy.is_ready, "the proxy is ready", within_s=40)
             async with ModernClient(proxy.url, tasks=False) as client:
-                with anyio.fail_after(2 * SOON_S):
+                with anyio.fail_after(8 * SOON_S):  # it is the calls that bring the flood
                     for _ in range(3):
                         assert (await client.call_tool("flood_stderr", {"how": "lines"})).text == "done"
         finally:
@@ -535,7 +535,7 @@ async def test_a_legacy_client_is_told_of_a_crash_and_served_by_a_new_process(tm
 async def test_a_legacy_client_is_told_of_a_server_that_does_not_start(tmp_path: Path) -> None:
     async with legacy_client(tmp_path) as (client, server):
         server.start_as("crash")
-        with anyio.fail_after(SOON_S):
+        with anyio.fail_after(START_BOUND_S + SOON_S):  # of the proxy, which begins only now
             for _ in range(2):
                 refused = await client.initialize()
                 assert "exited with code 3" in refused["error"]["message"]

@@ -336,7 +336,8 @@ async def test_calls_work_however_the_get_stream_is_refused(scene: Scene, handle
         assert (await scene.client.call_tool("any")).text == "done"
         for _ in range(50):  # in their time a tight loop would show
             assert (await scene.client.call_tool("any")).text == "done"
-    assert len(scene.server.by("GET")) <= 2 + (anyio.current_time() - began) / DEFAULT_RETRY_S
+    attempts = 1 + (anyio.current_time() - began) / DEFAULT_RETRY_S
+    assert len(scene.server.by("GET")) <= 2 * attempts  # a GET on a kept connection that breaks is sent again
 
 
 # ------------------------------------------------------------------------------ what is odd, and works

@@ -305,16 +305,16 @@ async def live_once(home: Path, end: str, during: str) -> None:
         match end:
             case "stdin closed":
                 it.close_stdin()
-                await it.exit_code(within_s=EXIT_S + 2)
+                await it.exit_code(within_s=3 * EXIT_S)
             case "client killed":
                 it.close_stdout()
                 it.close_stdin()
-                await it.exit_code(within_s=EXIT_S + 2)
+                await it.exit_code(within_s=3 * EXIT_S)
             case "proxy killed":
                 it.send_signal(signal.SIGKILL)
             case "SIGTERM":
                 it.send_signal(signal.SIGTERM)
-                await it.exit_code(within_s=EXIT_S + 2)
+                await it.exit_code(within_s=3 * EXIT_S)
         await it.nothing_is_left(within_s=EXIT_S)
 
 
