@@ -111,9 +111,7 @@ class LegacyParts:
         if forwarder is None:
             return sessions
         upstream = self.upstream
-        old = OldServers(
-            sessions, upstream.known, forwarder, upstream.known_era, upstream.probe_params
-        )
+        old = OldServers(sessions, upstream.known, forwarder, upstream.known_era, upstream.probe_params)
         passthrough = HttpPassthrough(forwarder, max_bytes=limits.message, old=old)
         if not self.config.tasks.legacy_2025:
             return passthrough
@@ -162,7 +160,7 @@ class LegacyParts:
         return self._resumed.setdefault(key, Adopted(adopt, self.runner.spawn)).lease
 
     async def _tasks_ended(self, session_id: str) -> None:
-        """See `http_tasks.TasksEnded`. A call may still wait for its owner's token, and use no session yet."""
+        """See `http_tasks.TasksEnded`. Their calls may wait for the owner's token, and use no session yet."""
         for task_id in self._taken_up.pop(session_id, ()):
             with suppress(TaskNotFound):
                 await self.tasks.ended(task_id)

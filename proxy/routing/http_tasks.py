@@ -7,17 +7,19 @@ calls of tasks run on the client's own upstream session, with ids of ours. Contr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from http import HTTPMethod, HTTPStatus
 from types import TracebackType
 from typing import Final
 
+import anyio
+
 from proxy.clock import Clock
 from proxy.eras.attribution import AskingTools
 from proxy.eras.tasks_2025 import VERSION, asked_version, grant, with_marks
-from proxy.errors import ErrorCode, ProxyError
+from proxy.errors import ErrorCode, ProxyError, StoreError
 from proxy.logs import get_logger
 from proxy.owners import ANONYMOUS, Owner
 from proxy.protocol import jsonrpc, names
@@ -48,6 +50,10 @@ _QUESTIONS: Final = frozenset({names.ELICITATION_CREATE, names.SAMPLING_CREATE_M
 _ACCEPTED: Final = Reply(HTTPStatus.ACCEPTED, [])
 _ENDED: Final = Reply(HTTPStatus.OK, [])
 
+TasksEnded = Callable[[str], Awaitable[None]]
+"""Waits until the tasks of an earlier process that were taken up in the session of this id have ended. Raises
+ProxyError if that cannot be known."""
+
 log = get_logger()
 
 
@@ -73,7 +79,6 @@ class HttpTasks:
         self._max_bytes = max_bytes
         self._max_depth = max_depth
         self._served = Served()
-        self._taken: set[tuple[str, Owner, int | str]] = set()
         passthrough.watch(self)
 
     def serve(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
@@ -84,12 +89,14 @@ class HttpTasks:
         if isinstance(said, Request) and said.method == names.INITIALIZE:
             asks = asked_version(said.params) == VERSION
             return self._initialize(message, said.id) if asks else self._pass.serve(message)
-        session = self._sessions.known(message.header(names.H_SESSION_ID) or "")
+        session_id = message.header(names.H_SESSION_ID) or ""
+        is_ours = message.header(names.H_PROTOCOL_VERSION) == VERSION
+        if not session_id and not is_ours:  # where the server has no sessions, that alone tells clients apart
+            return self._pass.serve(message)
+        session = self._sessions.known(session_id)
         if session is not None:
             return self._of_session(message, session, said)
-        if message.header(names.H_PROTOCOL_VERSION) == VERSION:
-            return self._recalled(message, said)
-        return self._pass.serve(message)
+        return self._recalled(message, said) if is_ours else self._pass.serve(message)
 
     def drain(self) -> None:
         self._pass.drain()
@@ -146,8 +153,8 @@ class HttpTasks:
                 return _just(_ACCEPTED)
             case None if message.method is HTTPMethod.GET:
                 return self._get(message, part)
-            case None if message.method is HTTPMethod.DELETE:
-                return self._delete(message, session, part)
+            case None if message.method is HTTPMethod.DELETE and session.id:
+                return self._delete(message, session)
             case _:
                 return self._pass.serve(message)
 
@@ -262,14 +269,13 @@ class HttpTasks:
     # -- DELETE -------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _delete(
-        self, message: HttpMessage, session: PassedSession, part: OwnersPart
-    ) -> AsyncIterator[Reply]:
-        """At once; while calls of our tasks run on the session, the upstream is told after the last."""
-        part.tasks.end()
-        if part.adopted.in_use:
-            await self._sessions.defer_end(session)
-            self._runner.spawn(self._end_later, message, session, part)
+    async def _delete(self, message: HttpMessage, session: PassedSession) -> AsyncIterator[Reply]:
+        """At once; while calls of our tasks run on the session, whoever's, the upstream is told after the
+        last: to us a client with a new token is another owner."""
+        if session.has_calls:
+            with anyio.CancelScope(shield=True):  # the store has a bound
+                await self._sessions.defer_end(session)
+            self._runner.spawn(self._end_later, message, session)
             yield _ENDED
             return
         async with self._pass.serve(message) as reply:
@@ -277,8 +283,8 @@ class HttpTasks:
                 await self._sessions.forget(session.id)
             yield reply
 
-    async def _end_later(self, message: HttpMessage, session: PassedSession, part: OwnersPart) -> None:
-        await part.adopted.wait_unused()
+    async def _end_later(self, message: HttpMessage, session: PassedSession) -> None:
+        await session.wait_unused()
         await self._end(message, session.id)
 
     async def _end(self, message: HttpMessage, session_id: str) -> None:
@@ -291,16 +297,26 @@ class HttpTasks:
             return
         await self._sessions.forget(session_id)
 
-    async def end_deferred(self) -> None:
-        """At the start: tell the upstream of sessions whose end was put off when we were stopped. Without
-        the token of their owner, which is not stored; a server that wants one ends them in its own time."""
-        for session_id in await self._sessions.deferred():
-            session = await self._sessions.find(session_id)
-            session.ended = True
-            for part in session.parts.values():  # tasks that were taken up may still run on it
-                await part.adopted.wait_unused()
-            headers = ((names.H_SESSION_ID, session_id),)
-            await self._end(HttpMessage(HTTPMethod.DELETE, headers, ANONYMOUS), session_id)
+    async def end_deferred(self, tasks_ended: TasksEnded) -> None:
+        """At the start: have the upstream told, in time, of sessions whose end was put off when we were
+        stopped: each after the last of its tasks that were taken up. Without the token of their owner, which
+        is not stored; a server that wants one ends them in its own time."""
+        try:
+            for session_id in await self._sessions.deferred():
+                session = await self._sessions.find(session_id)
+                session.ended = True
+                self._runner.spawn(self._end_deferred, session, tasks_ended)
+        except StoreError as exc:
+            log.error("sessions_not_ended", reason=exc.message)
+
+    async def _end_deferred(self, session: PassedSession, tasks_ended: TasksEnded) -> None:
+        try:
+            await tasks_ended(session.id)
+        except ProxyError as exc:
+            log.warning("session_not_ended", reason=exc.message)
+            return
+        headers = ((names.H_SESSION_ID, session.id),)
+        await self._end_later(HttpMessage(HTTPMethod.DELETE, headers, ANONYMOUS), session)
 
 
 class _Tracked:

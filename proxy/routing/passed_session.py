@@ -27,6 +27,7 @@ from proxy.routing.task_session import TaskSession
 from proxy.stores.base import SessionMemory
 
 MAX_SESSIONS: Final = 10_000  # in memory; a session costs little, and clients seldom end them
+MAX_OWNERS: Final = 100  # of one session, that are kept in mind; a client has several as its token is renewed
 MAX_ASKED: Final = 1_000  # the newest; of older ones no withdrawal is understood
 KEEP_S: Final = 30 * 86_400.0  # in the store; no server keeps a session longer
 _MCP: Final = "mcp-"
@@ -89,6 +90,10 @@ class OwnersPart:
     headers: Sequence[tuple[str, str]] = ()
     asked: OrderedDict[int | str, None] = field(default_factory=OrderedDict)
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.adopted.in_use and self.tasks.channel is None
+
     def note_asked(self, id: int | str) -> None:
         """A question was taken for a task."""
         self.asked[id] = None
@@ -114,11 +119,12 @@ class PassedSession:
 
     @property
     def is_idle(self) -> bool:
-        return (
-            not self.has_calls
-            and not self.plain
-            and all(p.tasks.channel is None for p in self.parts.values())
-        )
+        return not self.plain and all(part.is_idle for part in self.parts.values())
+
+    async def wait_unused(self) -> None:
+        """Until no call of a task of ours runs here any more. It must have `ended`, so that none is added."""
+        for part in list(self.parts.values()):
+            await part.adopted.wait_unused()
 
 
 class PassedSessions:
@@ -163,6 +169,9 @@ class PassedSessions:
                 await self._memory.remember(_key(session_id), _written(facts), keep_s=KEEP_S)
             except StoreError as exc:  # it works until we are restarted
                 log.error("session_not_remembered", reason=exc.message)
+        known = self.known(session_id)
+        if known is not None and known.facts == facts and not known.ended:  # as with servers without sessions
+            return known
         return self._add(PassedSession(session_id, facts, info))
 
     async def forget(self, session_id: str) -> None:
@@ -181,6 +190,8 @@ class PassedSessions:
     async def defer_end(self, session: PassedSession) -> None:
         """Its client has ended it; the upstream is to be told later, maybe by the next process of ours."""
         session.ended = True
+        for part in session.parts.values():
+            part.tasks.end()
         try:
             await self._memory.remember(_key(session.id, _END), dumps(session.id), keep_s=KEEP_S)
         except StoreError as exc:  # then a restart leaves it to the upstream to end it
@@ -191,9 +202,15 @@ class PassedSessions:
         return [loads(value) for _, value in await self._memory.remembered(_END)]
 
     def part(self, session: PassedSession, owner: Owner) -> OwnersPart:
-        part = session.parts.get(owner)
+        parts = session.parts
+        part = parts.get(owner)
         if part is None:
-            part = session.parts[owner] = self._make_part(session, owner)
+            part = parts[owner] = self._make_part(session, owner)
+            if len(parts) > MAX_OWNERS:
+                idle = (other for other, one in parts.items() if one.is_idle and one is not part)
+                parts.pop(next(idle, owner))
+        elif len(parts) > 1:
+            parts[owner] = parts.pop(owner)  # the one that was used last goes last
         return part
 
     def _add(self, session: PassedSession) -> PassedSession:

@@ -150,14 +150,14 @@ class Tasks2025:
         if companion is not None and stream is not None:
             companion.open_stream(stream)
         try:
-            await self._terminal(task.id)
+            await self.ended(task.id)
         finally:
             if companion is not None and stream is not None:
                 companion.close_stream(stream)
         return _outcome_of(await self._changes.with_result(await self._changes.owned(owner, task_id)))
 
-    async def _terminal(self, task_id: str) -> None:
-        """Raises UpstreamUnavailable if we stop first."""
+    async def ended(self, task_id: str) -> None:
+        """Wait until it is terminal. Raises TaskNotFound, StoreError, and UpstreamUnavailable if we stop."""
         with anyio.CancelScope() as wait:
             self._waits.add(wait)
             try:

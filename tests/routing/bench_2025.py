@@ -252,12 +252,13 @@ class Bench2025:
         if self.start_fault is not None:
             raise self.start_fault
         if self._session is None or not self._session.is_alive:
-            made = self._adopted()
+            made = self.adopted()
             await self.group.start(made.run)
             self._session = made
         yield self._session
 
-    def _adopted(self) -> LegacySession:
+    def adopted(self) -> LegacySession:
+        """A further one, not started."""
         server = self.rig.server
         info = ServerInfo(
             server.version, json.dumps(server.capabilities).encode(), b'{"name":"fake","version":"1"}', None
