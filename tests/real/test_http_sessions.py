@@ -178,7 +178,7 @@ async def test_two_sessions_are_two_servers_whose_ids_tokens_and_cancellations_s
             unasked = await b.request(names.TOOLS_CALL, {"name": "progress_job", "arguments": steps}, rid=102)
             await a.tell({"method": names.CANCELLED, "params": {"requestId": 101}})
             [ended] = await job.all(within_s=AT_ONCE_S)
-        await until(lambda: legacy.labels("cancelled") == {"a": 1}, "the server was told", within_s=1)
+        await until(lambda: legacy.labels("cancelled") == {"a": 1}, "the server was told")
     assert [m["params"]["progressToken"] for m in ticks[:-1]] == ["p-1"] * 4
     assert [m["params"]["progress"] for m in ticks[:-1]] == [0, 1, 2, 3]
     assert ticks[-1]["id"] == ended["id"] == 101
@@ -282,7 +282,7 @@ async def test_a_proxy_that_was_killed_says_404_and_the_client_begins_anew(bench
         async with client.listening() as get:
             event_id = get.last_id if get.events else "x-0-0"
             await proxy.kill9()
-        await proxy.children_end(within_s=5)
+        await proxy.children_end(within_s=EXIT_BOUND_S)
         await proxy.restart()
         for method in ("POST", "GET", "DELETE"):
             assert await client.status_of(method, Accept=STREAM, Last_Event_ID=event_id) == 404
