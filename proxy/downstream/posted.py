@@ -61,8 +61,10 @@ def read_posted(body: bytes, versions: Sequence[str], max_depth: int) -> Posted:
 def header_era(versions: Sequence[str]) -> Era:
     """The era that the version header says; a header that names several versions is for modern rules to
     refuse."""
-    eras = {client_era(has_meta_version=False, version_header=version.strip(" \t")) for version in versions}
-    return Era.MODERN if Era.MODERN in eras else Era.LEGACY
+    for version in versions:
+        if client_era(has_meta_version=False, version_header=version.strip(" \t")) is Era.MODERN:
+            return Era.MODERN
+    return Era.LEGACY
 
 
 def _era_of(message: Message, versions: Sequence[str]) -> Era:

@@ -73,8 +73,7 @@ def _response_of(reply: Reply) -> web.StreamResponse:
             response.content_length = len(reply.body)
         if _takes_comments(response):
             response.headers.setdefault("X-Accel-Buffering", "no")  # nginx would hold events back
-    if missing := tuple(name for name in _ADDED if name not in headers):
-        response[_NOT_GIVEN] = missing
+    response[_NOT_GIVEN] = tuple([name for name in _ADDED if name not in headers])
     return response
 
 

@@ -167,7 +167,7 @@ def _compact(raw: bytes) -> dict[str, msgspec.Raw] | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     # With each key in `values` once, as it is: anything else in the text makes it longer than this.
-    length = 1 + sum(len(key) + len(value) + len('"":,') for key, value in values.items())
+    length = 1 + len('"":,') * len(values) + sum(map(len, values)) + sum(map(len, values.values()))
     return values if length == len(raw) else None
 
 

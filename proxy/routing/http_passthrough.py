@@ -27,6 +27,7 @@ from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.old_servers import OldServers, whole
 from proxy.upstream.base import Forwarded, Forwarder
 
+_GET, _POST = HTTPMethod.GET, HTTPMethod.POST  # to name one of this enum takes a microsecond each time
 AT_ONCE_BYTES: Final = 64 * 1024  # a body that is announced as no larger is read before it is written
 
 
@@ -71,13 +72,11 @@ class HttpPassthrough:
         broken its own."""
         if self._old is not None and self._old.is_known:
             return self._old.serve(message)
-        match message.method:
-            case HTTPMethod.GET:
-                return self._get(message)
-            case HTTPMethod.POST if message.is_a(names.INITIALIZE):
-                return self._initialize(message)
-            case _:
-                return self._pass(message)
+        if message.is_a(names.INITIALIZE):
+            return self._initialize(message)
+        if message.method is _GET:
+            return self._get(message)
+        return self._pass(message)
 
     def drain(self) -> None:
         self.streams.end_all()
@@ -87,7 +86,7 @@ class HttpPassthrough:
     def _forward(
         self, message: HttpMessage, *, plain: bool = False
     ) -> AbstractAsyncContextManager[Forwarded]:
-        body = message.body if message.method is HTTPMethod.POST else None
+        body = message.body if message.method is _POST else None
         return self._upstream.forward(message.method, message.headers, body, query=message.query, plain=plain)
 
     def _pass(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, assert_never
+from typing import assert_never
 
 from proxy.eras.tasks_2025 import TaskSupport, UpstreamTasks, wished_ttl_ms
 from proxy.errors import ClientProtocolError, ErrorCode, TaskNotFound, UpstreamError
@@ -26,8 +26,6 @@ from proxy.tasks import views_2025
 from proxy.tasks.policy import ToolMode
 from proxy.tasks.task import is_task_id
 from proxy.upstream.base import Failure, Result
-
-_MAY_HAVE_TASK: Final = (b'"task"', b"\\u")  # the member's name, or the only other way to spell it
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class TaskSession:
     def _claims_call(self, params: bytes | None) -> bool:
         if params is None:
             return False
-        if any(spelling in params for spelling in _MAY_HAVE_TASK) and "task" in _object(params):
+        if (b'"task"' in params or b"\\u" in params) and "task" in _object(params):  # however it is spelt
             return True
         policy = self._tasks.policy
         return policy.requires_any and policy.for_tool(_text(params, "name") or "").mode is ToolMode.REQUIRED
