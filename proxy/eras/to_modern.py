@@ -139,7 +139,15 @@ def is_discover_result(response: bytes) -> bool:
     """Whether a JSON-RPC response carries a DiscoverResult."""
     try:
         result = RawObject.parse(response).object("result")
-        return result is not None and (result.get("supportedVersions") or b"")[:1] == b"["
+        return result is not None and is_discovered(result.raw)
+    except ValueError:
+        return False
+
+
+def is_discovered(result: bytes) -> bool:
+    """Whether a raw result is a DiscoverResult."""
+    try:
+        return (RawObject.parse(result).get("supportedVersions") or b"")[:1] == b"["
     except ValueError:
         return False
 

@@ -18,12 +18,15 @@ from anyio.abc import TaskGroup
 from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Clock, Pulse
+from proxy.eras.to_modern import MODERN_CODES, error_code
 from proxy.errors import (
+    ErrorCode,
     InternalError,
     ProxyError,
     StoreError,
     TaskNotFound,
     UpstreamError,
+    UpstreamProtocolError,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
@@ -39,13 +42,20 @@ from proxy.routing.upstream_task import UpstreamTask, is_wanted
 from proxy.stores.base import TaskStore
 from proxy.tasks.policy import Policy
 from proxy.tasks.task import Task
-from proxy.upstream.base import Outcome, Question
+from proxy.upstream.base import Failure, Outcome, Question
 from proxy.upstream.pool import Pool
 from proxy.upstream.session import LegacySession
 
 MAX_ROUNDS: Final = 50  # how often one call may ask for input in this way before it counts as stuck
 STATE_RETRY_FIRST_S: Final = 0.5
 STATE_RETRY_LAST_S: Final = 30.0
+_OF_ANOTHER_ERA: Final = MODERN_CODES | {
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.METHOD_NOT_FOUND,
+    ErrorCode.INVALID_PARAMS,
+}
+"""What a server of the other era says to whatever we send; others say it, too."""
+
 ANSWER_RETRY_S: Final = 0.5
 LOOK_AGAIN_S: Final = 1.0
 
@@ -224,11 +234,17 @@ class Runner:
     async def _sent(self, call: LiveCall, session: LegacySession, params: bytes) -> Outcome:
         method, progress = call.request.method, call.want_progress
         headers = await headers_of(call, session)
-        outcome = await session.call(method, params, call, want_progress=progress, headers=headers)
-        if should_be_built_anew(call, session, outcome):
-            session.catalogue.forget()
-            headers = await headers_of(call, session)
+        try:
             outcome = await session.call(method, params, call, want_progress=progress, headers=headers)
+            if should_be_built_anew(call, session, outcome):
+                session.catalogue.forget()
+                headers = await headers_of(call, session)
+                outcome = await session.call(method, params, call, want_progress=progress, headers=headers)
+        except UpstreamProtocolError:
+            self.spawn(session.doubt)
+            raise
+        if isinstance(outcome, Failure) and error_code(outcome.error) in _OF_ANOTHER_ERA:
+            self.spawn(session.doubt)
         return outcome
 
     async def _send_answers(self, questions: Mapping[str, Question], answers: Mapping[str, bytes]) -> None:

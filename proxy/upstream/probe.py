@@ -28,6 +28,7 @@ from proxy.upstream.endpoint import UnexpectedStatus
 
 PROBE_TIMEOUT_S: Final = 2.0  # slow starters answer late, but then the handshake shows what they are
 PROBE_ID: Final = 0  # sessions count from 1
+DOUBT_EVERY_S: Final = 30.0  # ordinary errors look much the same, and cost one more request at most as often
 SERVER_ERRORS: Final = range(500, 600)
 
 log = get_logger()
@@ -40,6 +41,7 @@ class UpstreamEra:
         self._configured = configured
         self._found: Era | None = None
         self._speaks_both = False
+        self._doubt_again_at = float("-inf")
         self.probing = anyio.Lock()
 
     @property
@@ -64,6 +66,14 @@ class UpstreamEra:
             log.info("upstream_era_found", era=era.value)
             self._found = era
         return self._configured is None
+
+    def may_doubt(self, now: float) -> bool:
+        """Whether it is time to ask again, after an answer that another era would give, too. `now` is
+        monotonic."""
+        if self._configured is not None or self._found is None or now < self._doubt_again_at:
+            return False
+        self._doubt_again_at = now + DOUBT_EVERY_S
+        return True
 
     def forget(self) -> None:
         """What was found proved wrong: the next session asks again (VER-009)."""

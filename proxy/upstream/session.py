@@ -21,7 +21,7 @@ from proxy.clock import Clock
 from proxy.eras.capabilities import ClientCapabilities, initialize_params, request_meta
 from proxy.eras.era import Era
 from proxy.eras.to_legacy import cancelled_params, lower_name, lower_params, with_progress_token
-from proxy.eras.to_modern import MODERN_CODES, ServerInfo, error_code
+from proxy.eras.to_modern import MODERN_CODES, ServerInfo, error_code, is_discovered
 from proxy.errors import (
     ErrorCode,
     SessionLost,
@@ -396,6 +396,27 @@ class LegacySession:
         except TimeoutError:
             raise UpstreamTimeout(f"upstream '{self._name}' did not answer {method} in time") from None
 
+    async def doubt(self) -> None:
+        """The server answered as one of the other era might: ask it again what it is (VER-009). If it has
+        changed, say by a new deployment, new calls get a session of the right kind."""
+        if not self._has_headers or not self.is_alive or not self._era.may_doubt(self._clock.monotonic()):
+            return
+        params = dumps({names.META: self._own_meta()})
+        try:
+            with anyio.fail_after(ASK_TIMEOUT_S):
+                outcome = await self.call(names.DISCOVER, params, _Nobody(), want_progress=False)
+        except (UpstreamError, TimeoutError):
+            outcome = None
+        is_modern = _is_of_modern(outcome)
+        if self.info.era is Era.MODERN and not is_modern and self._loss is None:
+            self._era.forget()
+        elif self.info.era is Era.LEGACY and is_modern:
+            self._era.corrected(Era.MODERN)
+        else:
+            return
+        log.warning("upstream_era_changed", upstream=self._name)
+        self._stale.set()
+
     async def ensure_log_level(self, level: str) -> None:
         """Have the upstream log at least from `level` on (LOG-004). A refusal is not told the client."""
         if self.info.era is Era.LEGACY and self.info.declares("logging"):  # else each request says it
@@ -444,6 +465,17 @@ class LegacySession:
         if method == names.TOOLS_LIST_CHANGED:
             self.catalogue.forget()
         self._on_change(method, params)
+
+
+def _is_of_modern(outcome: Outcome | None) -> bool:
+    """Whether only a modern server answers `server/discover` so."""
+    match outcome:
+        case Result(raw):
+            return is_discovered(raw)
+        case Failure(error):
+            return error_code(error) in MODERN_CODES
+        case None:
+            return False
 
 
 class _ModernServer(UpstreamProtocolError):
