@@ -60,19 +60,24 @@ class Parts:
 
     def http_endpoint(self, sessions: SessionLayer) -> HttpEndpoint:
         """`sessions` must be running."""
-        config, limits = self.config, self.config.limits
+        config, limits, metrics = self.config, self.config.limits, self.upstream.metrics
+        calls = Gauge("calls", limits.calls, "limits.calls")
+        listens = Gauge("listen streams", limits.listens, "limits.listens")
+        metrics.show("http_requests", lambda: calls.held)
+        metrics.show("http_streams", lambda: listens.held)
+        metrics.show("legacy_sessions", lambda: len(sessions))
         return HttpEndpoint(
             self.router,
             Guard(config.is_loopback, frozenset(config.allowed_hosts), frozenset(config.allowed_origins)),
             self.upstream.credentials,
             self.secret,
-            calls=Gauge("calls", limits.calls, "limits.calls"),
-            listens=Gauge("listen streams", limits.listens, "limits.listens"),
+            calls=calls,
+            listens=listens,
             settings=HttpSettings(config.path, limits.body, limits.depth, self.upstream.supported_versions),
             clock=self.clock,
             legacy=self.legacy.handler(sessions),
             well_known=self.upstream.well_known(),
-            metrics=self.upstream.metrics,
+            metrics=metrics,
         )
 
     def stdio_endpoint(self, writer: LineWriter) -> StdioEndpoint:
@@ -94,7 +99,7 @@ async def assemble(
 ) -> Parts:
     secret = await store.secret()
     upstream = Upstream(config, policy, client, clock, metrics)
-    pool = Pool(upstream.session, _pool_settings(config), clock, metrics)
+    pool = Pool(upstream.session, _pool_settings(config), clock, metrics, upstream.health)
     runner = Runner(pool, store, policy, clock, metrics)
     conversion = Conversion(
         runner,
@@ -115,7 +120,7 @@ async def assemble(
     metrics.show("listen_streams", lambda: listen.streams)
     metrics.show("upstream_sessions", lambda: pool.sessions)
     metrics.show("upstream_waiting", lambda: pool.waiting)
-    operations = Operations(_reporter(store, pool), _scraper(store, metrics))
+    operations = Operations(_reporter(store, upstream), _scraper(store, metrics))
     tasks_2025 = Tasks2025(store, runner, changes, policy, polls, clock, max_calls=config.limits.calls)
     return Parts(
         config,
@@ -133,14 +138,14 @@ async def assemble(
     )
 
 
-def _reporter(store: TaskStore, pool: Pool) -> Report:
+def _reporter(store: TaskStore, upstream: Upstream) -> Report:
     async def report() -> dict[str, str]:
         try:
             await store.check()
             state = "ok"
         except StoreError as exc:
             state = exc.message
-        return {"store": state, "upstream": pool.health.words()}
+        return {"store": state, "upstream": upstream.health.words()}
 
     return report
 

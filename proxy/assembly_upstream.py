@@ -32,6 +32,7 @@ from proxy.tasks.policy import InputMode, Policy
 from proxy.upstream.auto import AutoHttpTransport, KnownServer
 from proxy.upstream.base import Transport
 from proxy.upstream.forward import HttpForwarder
+from proxy.upstream.health import Health
 from proxy.upstream.http import AdoptedSession, HttpTransport
 from proxy.upstream.lowered import LoweredTransport
 from proxy.upstream.matching import MatchingTransport
@@ -48,6 +49,7 @@ class Upstream:
         self, config: Config, policy: Policy, client: ClientSession, clock: Clock, metrics: Metrics
     ) -> None:
         self.metrics = metrics
+        self.health = Health(clock)
         self._config = config
         self._client = client
         self._clock = clock
@@ -182,7 +184,7 @@ class Upstream:
         upstream = self._config.upstream
         if upstream.url is None:
             return None
-        return HttpForwarder(upstream.url, name=upstream.name, client=self._client)
+        return HttpForwarder(upstream.url, name=upstream.name, client=self._client, health=self.health)
 
     def well_known(self) -> WellKnown | None:
         """The documents that belong to an HTTP server."""
@@ -201,5 +203,6 @@ class Upstream:
             max_depth=self._config.limits.depth,
             start_timeout_s=self._config.upstream.start_timeout,
             asking=self.asking,
+            health=self.health,
             tasks_2025=tasks,
         )

@@ -164,6 +164,9 @@ TABLE: Final = (
     _gauge("calls_in_flight", "calls that run at the server, tasks among them", "calls"),
     _gauge("calls_parked", "calls that wait for their client to come back with its answers", "calls"),
     _gauge("listen_streams", "open subscriptions/listen streams", "streams"),
+    _gauge("http_requests", "requests over HTTP that are being answered, of both eras", "requests"),
+    _gauge("http_streams", "streams over HTTP that stay open, of both eras", "streams"),
+    _gauge("legacy_sessions", "sessions of legacy clients over HTTP that are held here", "sessions"),
     _counter("tasks_created_total", "calls that became tasks", "tasks"),
     _counter(
         "tasks_taken_up_total",

@@ -43,7 +43,7 @@ from proxy.protocol.jsonrpc import (
 from proxy.routing.in_flight import FIRST_TASK_ID, InFlight, Sent, ours, text_of
 from proxy.routing.offers import Channel
 from proxy.routing.task_line import TaskLine
-from proxy.upstream.base import StreamPosition, Transport
+from proxy.upstream.base import StartListener, StreamPosition, Transport
 from proxy.upstream.session import LegacySession
 
 log = get_logger()
@@ -104,7 +104,10 @@ class OwnServer:
         settled: Pulse,
         reword: Reword,
         adopt: Adopt | None,
+        health: StartListener,
     ) -> None:
+        self._health = health
+        self._greeted = False
         self._transport = transport
         self._client = client
         self._name = name
@@ -214,6 +217,8 @@ class OwnServer:
 
     def established(self, initialized: ResultResponse) -> None:
         """The handshake has come this far."""
+        self._greeted = True
+        self._health.works()
         with suppress(UpstreamProtocolError):  # the client may like it all the same
             self._info = ServerInfo.parse(initialized.result)
         self._transport.established(version_in(initialized))
@@ -307,6 +312,8 @@ class OwnServer:
         """What was pending is answered at once (contract section 9)."""
         if call is not None or not self._stale:
             log.warning("upstream_failed", reason=error.message)
+        if call is None and not self._stale and not self._greeted:
+            self._health.failed(error)
         if self._line is not None and (call is None or call >= FIRST_TASK_ID):
             self._line.lost(call, error)
         for sent in self._in_flight:

@@ -36,7 +36,7 @@ from proxy.routing.in_flight import rid_in, text_of
 from proxy.routing.live import Place
 from proxy.routing.own_server import Adopt, Client, OwnServer, version_in
 from proxy.routing.task_session import TaskSession
-from proxy.upstream.base import Transport
+from proxy.upstream.base import StartListener, Transport
 from proxy.upstream.session import LegacySession
 
 BACK_OFF_S: Final = (0.0, 0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # before the n-th start in a row
@@ -119,6 +119,7 @@ class Passthrough:
         max_depth: int,
         start_timeout_s: float,
         asking: AskingTools,
+        health: StartListener,
         tasks_2025: TaskGrant | None = None,
     ) -> None:
         """`asking` has the tools known to ask, of all sessions with this upstream. `tasks_2025`
@@ -130,6 +131,7 @@ class Passthrough:
         self._max_depth = max_depth
         self._start_timeout_s = start_timeout_s
         self._asking = asking
+        self._health = health
         self._tasks_2025 = tasks_2025
         self._tasks: TaskSession | None = None
         self._serving: dict[int | str, anyio.CancelScope] = {}
@@ -362,6 +364,7 @@ class Passthrough:
             settled=self._changed,
             reword=self._reword,
             adopt=None if self._tasks_2025 is None else self._tasks_2025.adopt,
+            health=self._health,
         )
         assert self._group is not None  # `run` is running
         self._group.start_soon(server.live)
@@ -369,7 +372,11 @@ class Passthrough:
             await server.ready.wait()
         if not server.ready.is_set():
             server.stop()
-            raise UpstreamTimeout(f"upstream '{self._name}' was not there within {self._start_timeout_s:g} s")
+            fault = UpstreamTimeout(
+                f"upstream '{self._name}' was not there within {self._start_timeout_s:g} s"
+            )
+            self._health.failed(fault)
+            raise fault
         if server.fault is not None:
             raise server.fault
         return server

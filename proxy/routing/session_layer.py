@@ -61,6 +61,10 @@ class SessionLayer:
     def __repr__(self) -> str:
         return f"<SessionLayer {len(self._sessions)} sessions>"
 
+    def __len__(self) -> int:
+        """How many sessions there are."""
+        return len(self._sessions)
+
     # -- life ---------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: StartStatus[None]) -> None:

@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeAlias
 from anyio.abc import TaskStatus as StartStatus
 
 from proxy.eras.era import Era
-from proxy.errors import UpstreamError
+from proxy.errors import ProxyError, UpstreamError
 from proxy.protocol.jsonrpc import RequestId
 
 
@@ -275,3 +275,11 @@ class KnownEra(Protocol):
     def corrected(self, era: Era) -> bool:
         """The server showed itself to be of this era. False where the settings say otherwise."""
         ...
+
+
+class StartListener(Protocol):
+    """Is told what attempts to start or reach the server have come to."""
+
+    def works(self) -> None: ...
+
+    def failed(self, fault: ProxyError) -> None: ...

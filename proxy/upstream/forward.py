@@ -18,7 +18,7 @@ from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
 from proxy.errors import UpstreamClosed, UpstreamProtocolError, UpstreamUnavailable
-from proxy.upstream.base import Forwarded
+from proxy.upstream.base import Forwarded, StartListener
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN, reason
 
 Header = tuple[str, str]
@@ -54,7 +54,8 @@ _ADDED: Final = ("Accept", "Content-Type", "User-Agent")  # by aiohttp, unless i
 class HttpForwarder:
     """`base.Forwarder` to one URL."""
 
-    def __init__(self, url: str, *, name: str, client: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, *, name: str, client: aiohttp.ClientSession, health: StartListener) -> None:
+        self._health = health
         self._url = URL(url)
         self._who = f"upstream {name!r}"
         self._client = client
@@ -78,11 +79,13 @@ class HttpForwarder:
         data = io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_BYTES else body
         not_added = [name for name in _ADDED if name not in headers] or None
         try:
-            return await self._client.request(
+            response = await self._client.request(
                 method, url, headers=headers, data=data, allow_redirects=False, skip_auto_headers=not_added
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as exc:
-            raise UpstreamUnavailable(f"{self._who} could not be reached ({reason(exc)})") from exc
+            fault = UpstreamUnavailable(f"{self._who} could not be reached ({reason(exc)})")
+            self._health.failed(fault)
+            raise fault from exc
         except aiohttp.ClientResponseError as exc:
             raise UpstreamProtocolError(f"{self._who} sent what is not HTTP{ran}") from exc
         except (aiohttp.ClientError, OSError) as exc:
@@ -91,6 +94,8 @@ class HttpForwarder:
             raise UpstreamUnavailable(
                 f"{self._who} was sent nothing: a header has characters that no header may have"
             ) from exc
+        self._health.works()
+        return response
 
     def _target(self, path: str | None, query: str) -> URL:
         """The query of a client is added where the operator's URL has none: it cannot overrule that."""

@@ -25,7 +25,7 @@ OK: Final = "ok"
 
 
 class Health:
-    """Of the server, as far as anybody has tried. Nothing is ever tried for its sake."""
+    """Of the server, as far as anybody has tried; nothing is tried for its sake. A `base.StartListener`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

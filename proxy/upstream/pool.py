@@ -31,6 +31,7 @@ from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Metrics
 from proxy.owners import Owner
 from proxy.upstream.back_off import BackOff
+from proxy.upstream.base import StartListener
 from proxy.upstream.health import Health
 from proxy.upstream.session import ChangeListener, LegacySession
 from proxy.upstream.slot import Key, Slot, Waiter
@@ -62,9 +63,14 @@ class Pool:
     """Use `lease`; `run` must be running. `repr` tells the state."""
 
     def __init__(
-        self, make_session: MakeSession, settings: PoolSettings, clock: Clock, metrics: Metrics = UNSERVED
+        self,
+        make_session: MakeSession,
+        settings: PoolSettings,
+        clock: Clock,
+        metrics: Metrics = UNSERVED,
+        health: StartListener | None = None,
     ) -> None:
-        self.health = Health(clock)
+        self._health = health if health is not None else Health(clock)
         self._metrics = metrics
         self._make_session = make_session
         self._settings = settings
@@ -268,7 +274,7 @@ class Pool:
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(slot.session.run)
-                self.health.works()
+                self._health.works()
                 self._metrics.session_started()
                 started = slot.idle_since = self._clock.monotonic()
                 slot.ready.set()
@@ -284,7 +290,7 @@ class Pool:
         if slot.unwanted.is_set():
             return
         log.warning("upstream_failed", reason=error.message)
-        self.health.failed(error)
+        self._health.failed(error)
         if not isinstance(error, UpstreamRefused):  # 401, 403: it is there, and wants another caller
             self._back_off.failed(slot.key)
         if not any(s.key == slot.key and s.session.is_alive for s in self._slots):

@@ -28,6 +28,7 @@ from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
 from proxy.routing.own_server import Client as LegacyClient
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.router import Router
+from proxy.upstream.health import Health
 from tests.manual_clock import ManualClock
 from tests.scrape import Scraped
 from tests.upstream.fake_transport import FakeTransport, initialize_result, settle, until
@@ -194,6 +195,7 @@ async def client(*, max_in_flight: int = 100, starts: anyio.Event | None = None)
             max_depth=64,
             start_timeout_s=5,
             asking=AskingTools(lambda tool: False),
+            health=Health(ManualClock()),
         )
 
     limits = StdioSettings(MAX_BYTES, 64, lambda: names.MODERN_VERSIONS, max_in_flight)

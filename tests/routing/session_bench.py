@@ -25,6 +25,7 @@ from proxy.routing.legacy import HttpMessage
 from proxy.routing.own_server import Client as OwnClient
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.session_layer import SessionLayer
+from proxy.upstream.health import Health
 from tests.manual_clock import ManualClock
 from tests.upstream.fake_transport import FakeTransport, Sent, initialize_result, settle, until
 
@@ -229,6 +230,7 @@ async def session_bench(*, max_sessions: int = 10, **server: Any) -> AsyncIterat
             max_depth=MAX_DEPTH,
             start_timeout_s=5,
             asking=AskingTools(lambda tool: tool == "confirm"),
+            health=Health(ManualClock()),
         )
 
     layer = SessionLayer(make_server, clock, max_sessions=max_sessions, idle_s=IDLE_S)

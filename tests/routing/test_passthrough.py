@@ -26,6 +26,7 @@ from proxy.routing import passthrough as module
 from proxy.routing.own_server import with_values
 from proxy.routing.passthrough import BACK_OFF_S, SETTINGS_S, STABLE_S, Passthrough
 from proxy.upstream.base import NO_HEADERS, Headers
+from proxy.upstream.health import OK, Health
 from tests.manual_clock import ManualClock
 from tests.protocol.json_texts import objects, values
 from tests.upstream.fake_transport import FakeTransport, Sent, initialize_result, settle, until
@@ -71,6 +72,7 @@ class Client:
     clock: ManualClock
     servers: list[Server]
     lines: list[bytes]
+    health: Health
 
     @property
     def said(self) -> list[dict[str, Any]]:
@@ -157,6 +159,7 @@ class Lines(list[bytes]):
 async def client(*servers: Server) -> AsyncIterator[Client]:
     """Its servers are these, and further ones as needed."""
     lines, clock, planned, made = Lines(), ManualClock(), list(servers), list[Server]()
+    health = Health(clock)
 
     def make_transport() -> Server:
         made.append(planned.pop(0) if planned else Server())
@@ -170,11 +173,12 @@ async def client(*servers: Server) -> AsyncIterator[Client]:
         max_depth=64,
         start_timeout_s=5,
         asking=AskingTools(lambda tool: tool == "confirm"),
+        health=health,
     )
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(passthrough.run)
-            yield Client(passthrough, clock, made, lines)
+            yield Client(passthrough, clock, made, lines, health)
             tasks.cancel_scope.cancel()
 
 
@@ -563,6 +567,24 @@ async def test_settings_that_a_new_server_refuses_or_ignores_hold_nothing_up_for
         new.answer(await new.asked(names.LOGGING_SET_LEVEL), error={"code": 1, "message": "no"})
         await new.asked(names.RESOURCES_SUBSCRIBE)
         await new.asked("a")
+
+
+async def test_what_starts_come_to_is_seen() -> None:
+    """F41: for `/readyz`. A server that dies later has been seen to work."""
+    async with client(Server(unavailable=UpstreamUnavailable("no such file"))) as it:
+        assert it.health.words() == OK
+        await it.write(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":' + HANDSHAKE + b"}")
+        await until(lambda: it.said)
+        assert it.health.words() == "could not be started or reached"
+        server = await it.shake_hands()
+        assert it.health.words() == OK
+        server.die(DIED)
+        assert it.health.words() == OK
+        await it.write(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
+        await it.clock.advance(BACK_OFF_S[2])
+        await it.server.asked(names.INITIALIZE)
+        it.server.die(DIED)
+        assert it.health.words() == "ended, or broke the connection, when it was started"
 
 
 async def test_starts_in_a_row_wait_longer_and_longer_until_a_server_lives() -> None:

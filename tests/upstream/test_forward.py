@@ -20,7 +20,9 @@ from proxy.errors import UpstreamClosed, UpstreamProtocolError, UpstreamUnavaila
 from proxy.upstream.base import Forwarded
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN
 from proxy.upstream.forward import HttpForwarder
+from proxy.upstream.health import OK, Health
 from proxy.upstream.http import make_client
+from tests.manual_clock import ManualClock
 from tests.upstream.fake_http import (
     FakeHttp,
     Seen,
@@ -47,11 +49,11 @@ async def upstream() -> AsyncIterator[FakeHttp]:
 
 
 @asynccontextmanager
-async def forwarder(url: str) -> AsyncIterator[HttpForwarder]:
+async def forwarder(url: str, health: Health | None = None) -> AsyncIterator[HttpForwarder]:
     """Five seconds are the bound of any test; no connection is left open."""
     with anyio.fail_after(5):
         async with make_client() as client:
-            yield HttpForwarder(url, name="search", client=client)
+            yield HttpForwarder(url, name="search", client=client, health=health or Health(ManualClock()))
             assert isinstance(client.connector, aiohttp.BaseConnector)
             assert not client.connector._acquired
 
@@ -349,3 +351,16 @@ async def test_what_is_not_http_is_an_error() -> None:
             with pytest.raises(UpstreamProtocolError, match="not HTTP"):
                 await ask(to, body=b"{}")
         tasks.cancel_scope.cancel()
+
+
+async def test_whether_the_server_can_be_reached_is_seen(upstream: FakeHttp) -> None:
+    """F41: for `/readyz`. Whatever a server answers, it is there."""
+    health = Health(ManualClock())
+    async with forwarder("http://127.0.0.1:9/mcp", health) as to:
+        with pytest.raises(UpstreamUnavailable):
+            await ask(to)
+    assert health.words() == "could not be started or reached"
+    upstream.handlers["POST"] = status(500)
+    async with forwarder(upstream.url, health) as to:
+        await ask(to)
+    assert health.words() == OK

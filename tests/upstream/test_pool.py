@@ -30,7 +30,7 @@ from proxy.metrics import Metrics
 from proxy.owners import ANONYMOUS, Owner
 from proxy.upstream.back_off import STABLE_S
 from proxy.upstream.base import NO_HEADERS, Headers, Receiver
-from proxy.upstream.health import OK
+from proxy.upstream.health import OK, Health
 from proxy.upstream.inbox import ChangeListener
 from proxy.upstream.pool import SWEEP_S, Pool, PoolSettings
 from proxy.upstream.session import LegacySession
@@ -129,7 +129,8 @@ class Bench:
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
-        self.pool = Pool(self._make, self.settings, self.clock, self.metrics)
+        self.health = Health(self.clock)
+        self.pool = Pool(self._make, self.settings, self.clock, self.metrics, self.health)
 
     def _make(self, owner: Owner, declared: ClientCapabilities, on_change: ChangeListener) -> LegacySession:
         server = Server(owner=owner)
@@ -423,7 +424,7 @@ async def test_a_start_that_fails_fails_for_all_who_wait_for_it() -> None:
         holders = [b.lease() for _ in range(100)]
         assert {await h.failed() for h in holders} == {fault}
         assert b.begun == 1
-        assert b.pool.health.words() == "could not be started or reached"
+        assert b.health.words() == "could not be started or reached"
         assert repr(b.pool) == "<Pool 0 sessions, 0 calls, 0 waiting>"
 
 
@@ -468,7 +469,7 @@ async def test_a_server_that_refuses_its_caller_is_no_fault_of_the_server() -> N
             assert await b.lease().failed() is refusal
         assert b.begun == 20
         assert b.clock.monotonic() == 0
-        assert b.pool.health.words() == OK
+        assert b.health.words() == OK
 
 
 async def test_a_fault_of_ours_in_one_session_harms_no_other() -> None:
@@ -521,7 +522,7 @@ async def test_the_pause_counts_from_the_failure_and_is_one_owners_matter() -> N
         assert holder.waits
         await b.clock.advance(0.05)
         await holder.got()
-        assert b.pool.health.words() == OK
+        assert b.health.words() == OK
 
 
 async def test_old_failures_are_forgotten() -> None:
