@@ -1,8 +1,9 @@
-"""A process that opens a disk store while not one byte of a file can be written, and then while it can.
+"""A process with a disk store while not one byte of a file can be written, and then while it can.
 
-    python -m tests.stores.full DIRECTORY
+    python -m tests.stores.full DIRECTORY full|open
 
-Says on stdout what it saw, as one JSON object. Where nothing can be written is a process of its own, since
+The disk is full from the start on, or fills up once the store is open, before anything was written. It
+says on stdout what it saw, as one JSON object. Where nothing can be written is a process of its own, since
 pytest itself writes files. The limit of the size of files stands in for the disk: it needs no rights.
 """
 
@@ -58,10 +59,12 @@ async def said(doing: Any) -> str:
     return "ok"
 
 
-async def main(directory: str) -> None:
-    set_limit(0)
+async def main(directory: str, begin: str) -> None:
+    if begin == "full":
+        set_limit(0)
     shown: dict[str, Any] = {}
     async with DiskStore(Path(directory), durability=Durability.POWER, clock=ManualClock()) as store:
+        set_limit(0)
         shown["full"] = await seen(store)
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         set_limit(hard)
@@ -71,4 +74,4 @@ async def main(directory: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    anyio.run(main, sys.argv[1])
+    anyio.run(main, *sys.argv[1:])

@@ -64,14 +64,14 @@ async def fill(directory: Path, *, killed: bool) -> None:
         made.rename(directory)
 
 
-def started_full(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a start says that can write nothing; and what the same process says once it can."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.stores.full", str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def play(directory: Path, begin: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.stores.full", str(directory), begin]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def started_full(directory: Path, begin: str = "full") -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a process says that can write nothing; and what it says once it can."""
+    done = play(directory, begin)
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout.splitlines()[-1])
     return shown["full"], shown["free"]
@@ -80,16 +80,16 @@ def started_full(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 # -- nothing can be written --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("killed", [False, True])
-async def test_a_start_on_a_full_disk_serves_what_is_there_and_gives_out_no_id(
-    directory: Path, killed: bool
+@pytest.mark.parametrize(("killed", "begin"), [(False, "full"), (True, "full"), (False, "open")])
+async def test_on_a_full_disk_what_is_there_is_served_and_no_id_given_out(
+    directory: Path, killed: bool, begin: str
 ) -> None:
-    """And once there is room, the same process goes on as if it had always been there."""
+    """From the start on, or later. Once there is room, the same process goes on as if nothing had been."""
     await fill(directory, killed=killed)
     records = {task_id: digest(task) for task_id, task in expected().items()}
     secret = base64.b64encode((directory / SECRET_NAME).read_bytes()).decode()
 
-    full, free = await anyio.to_thread.run_sync(started_full, directory)
+    full, free = await anyio.to_thread.run_sync(started_full, directory, begin)
 
     for shown in (full, free):
         assert {key: value for key, value in shown["tasks"].items() if key in records} == records
@@ -124,11 +124,7 @@ async def test_a_first_start_on_a_full_disk_waits_for_room(directory: Path, exis
 async def test_a_full_disk_does_not_let_two_into_one_directory(directory: Path) -> None:
     await fill(directory, killed=False)
     async with opened(directory, CLOCK):
-        done = await anyio.to_thread.run_sync(
-            lambda: subprocess.run(
-                [sys.executable, "-m", "tests.stores.full", str(directory)], capture_output=True, text=True
-            )
-        )
+        done = await anyio.to_thread.run_sync(play, directory, "full")
     assert "DirectoryInUse" in done.stderr
 
 
