@@ -112,7 +112,7 @@ class Recovery:
 
     async def run(self) -> None:
         """Take up every task that is not terminal; returns when each has its call, or has failed."""
-        left = await self._unfinished()
+        left = [await self._marked(task) for task in await self._unfinished()]
         if not left:
             return
         async with anyio.create_task_group() as tasks:
@@ -127,6 +127,16 @@ class Recovery:
             except StoreError as exc:
                 log.error("unfinished_tasks_not_read", reason=exc.message)
                 await self._clock.sleep(RETRY_S)
+
+    async def _marked(self, task: Task) -> Task:
+        """The task with a time that is not before what its clients were told: shown before anybody can ask."""
+        marked = lifecycle.taken_up(task, self._clock.wall_ms())
+        if marked is not task:
+            try:
+                await self._store.note(task, marked)
+            except (StoreError, TaskConflict, TaskNotFound):
+                return task
+        return marked
 
     async def _take_up(self, task: Task) -> None:
         async with self._turn:

@@ -152,6 +152,12 @@ def noted(task: Task, message: str, now_ms: int) -> Task:
     return _moved(task, now_ms, status_message=message)
 
 
+def taken_up(task: Task, now_ms: int) -> Task:
+    """A later process goes on with the task. Its last notes may be lost, so it may say again what it said
+    earlier; but not with an earlier time."""
+    return _moved(task, now_ms) if task.status is TaskStatus.WORKING else task
+
+
 def kept(
     old: Task,
     new: Task,
