@@ -41,12 +41,12 @@ from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessio
 from proxy.routing.rewording import Reword, Rewording, header_in, whole, without_header
 from proxy.routing.runner import Runner
 from proxy.routing.served import Served, StreamChannel
+from proxy.tasks.inputs import QUESTION_METHODS
 
 GIVE_WAY_S: Final = 0.05  # between two tries of a client's GET, while the server notices that ours has gone
 GIVE_WAY_TRIES: Final = 20
 
 _OURS: Final = frozenset({names.TOOLS_CALL, names.TASKS_LIST, *names.TASK_METHODS_2025})
-_QUESTIONS: Final = frozenset({names.ELICITATION_CREATE, names.SAMPLING_CREATE_MESSAGE, names.ROOTS_LIST})
 _ACCEPTED: Final = Reply(HTTPStatus.ACCEPTED, [])
 _ENDED: Final = Reply(HTTPStatus.OK, [])
 
@@ -250,7 +250,7 @@ class HttpTasks:
 
     def _is_of_task(self, session: PassedSession, owner: Owner, message: Message) -> bool:
         match message:
-            case Request(rid, method, params) if method in _QUESTIONS:
+            case Request(rid, method, params) if method in QUESTION_METHODS:
                 related = rid_in(params, names.META, names.META_RELATED_TASK, "taskId")
                 if related is not None or not asks_a_task(session, owner, self._asking):
                     return False

@@ -18,6 +18,7 @@ from proxy.eras.attribution import AskingTools, attribute
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject
 from proxy.protocol.jsonrpc import ErrorResponse, Notification, Request, RequestId, ResultResponse
+from proxy.tasks.inputs import QUESTION_METHODS
 
 REMEMBERED: Final = frozenset(
     {
@@ -134,12 +135,16 @@ class InFlight:
         return asker
 
     def _asker(self, question: Request, on: int | None) -> Sent | None:
+        """What is no question (a task that the client hosts, say) never is part of a task of ours: the client
+        itself has to answer it (T25-CAP-008)."""
+        is_question = question.method in QUESTION_METHODS
         if on is not None:
-            return self._sent.get(on)
+            sent = self._sent.get(on)
+            return None if sent is not None and sent.of_task and not is_question else sent
         if (task := related_task(question.params)) is not None:
             results = (s for s in self._may_ask() if s.method == names.TASKS_RESULT)
             return next((s for s in results if s.task == task), None)
-        asker = attribute(self._may_ask(), self._asking)
+        asker = attribute((s for s in self._may_ask() if is_question or not s.of_task), self._asking)
         if asker is not None and asker is self._alone() and question.method not in _ASKED_AT_ANY_TIME:
             self._asking.saw(asker)
         return asker

@@ -13,7 +13,7 @@ import pytest
 from proxy.eras.attribution import AskingTools
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import Notification, Request, RequestId
-from proxy.routing.in_flight import MAX_ASKED, InFlight, Sent
+from proxy.routing.in_flight import FIRST_TASK_ID, MAX_ASKED, InFlight, Sent
 
 ASK = names.ELICITATION_CREATE
 
@@ -164,3 +164,59 @@ def test_what_was_asked_is_bounded() -> None:
     assert not it.take_answered(9)
     assert it.take_answered(10)
     assert not it.take_answered(10)
+
+
+# -- calls of our tasks among the client's --------------------------------------------------------------
+
+
+def task_call(it: InFlight, tool: str = "t", number: int = 0) -> Sent:
+    it.add_of_task(FIRST_TASK_ID + number, names.TOOLS_CALL, tool)
+    found = [sent for sent in it if sent.id == FIRST_TASK_ID + number]
+    return found[0]
+
+
+def test_the_rule_holds_among_calls_of_both_kinds() -> None:
+    """Contract section 2: the one known to ask, else the newest; nobody waits for a task's call here."""
+    it = table()
+    ours = task_call(it, "confirm")
+    call(it, "a")
+    assert it.asked(request("q", ASK), None) is ours
+    assert not ours.awaited
+    assert ours.may_ask
+
+
+def test_what_is_no_question_is_the_clients_to_answer_also_while_a_task_of_ours_runs() -> None:
+    """T25-CAP-008: tasks that the client hosts; wherever the wire says that it came."""
+    it = table()
+    ours = task_call(it)
+    for method in (names.TASKS_GET, names.TASKS_RESULT, names.TASKS_CANCEL, names.TASKS_LIST, "x/y"):
+        assert it.asked(request(method, method), None) is None
+        assert it.asked(request(method + "2", method), ours.id) is None
+        assert it.take_answered(method)
+    assert it.asked(request("q", ASK), ours.id) is ours
+    plain = call(it, "a")
+    assert it.asked(request("g", names.TASKS_GET), None) is plain
+
+
+def test_an_answer_is_taken_from_whom_the_question_was_put_to() -> None:
+    """F16: the client does not answer for the task, nor the task for the client; and each once."""
+    it = table()
+    task_call(it)
+    it.asked(request("ours", ASK), None)
+    call(it, "a")
+    it.asked(request("theirs", ASK), None)
+    assert not it.take_answered("ours")
+    assert not it.take_answered("theirs", by_task=True)
+    assert it.take_answered("ours", by_task=True)
+    assert it.take_answered("theirs")
+    assert not it.take_answered("ours", by_task=True)
+
+
+def test_progress_of_a_task_is_known_by_our_id_and_by_no_token_of_the_clients() -> None:
+    it = table()
+    ours = task_call(it)
+    same = call(it, "a", progressToken=str(ours.id))
+    assert told(it, names.PROGRESS, {"progressToken": ours.id}) is ours
+    assert told(it, names.PROGRESS, {"progressToken": str(ours.id)}) is same
+    it.pop(ours.id)
+    assert told(it, names.PROGRESS, {"progressToken": ours.id}) is None

@@ -23,6 +23,7 @@ from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import splice
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing import passthrough as module
+from proxy.routing.offers import Channel
 from proxy.routing.own_server import with_values
 from proxy.routing.passthrough import BACK_OFF_S, SETTINGS_S, STABLE_S, Passthrough
 from proxy.upstream.base import NO_HEADERS, Headers
@@ -147,8 +148,9 @@ class Lines(list[bytes]):
     def tell(self, notification: jsonrpc.Notification, message: bytes, call: RequestId | None) -> None:
         self._take(message, call)
 
-    def channel(self, call: RequestId | None) -> None:
+    def channel(self, call: RequestId | None) -> Channel | None:
         """Nothing is said here but what the server says."""
+        return None
 
     def _take(self, message: bytes, call: RequestId | None) -> None:
         self.append(message)
