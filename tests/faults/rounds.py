@@ -62,6 +62,7 @@ class Era:
     log: LogLines
     tasks: list[CallSeen] = field(default_factory=list)
     rows: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    felt: list[Felt] = field(default_factory=list)
 
     async def play(self, plan: RoundPlan) -> RoundSeen:
         began = time.monotonic()
@@ -79,7 +80,8 @@ class Era:
             violations = [*breaker.violations, *await _ask_as_stranger(clients, calls)]
         self.tasks += tasks
         violations += await self._look_around()
-        violations += self._judge(calls, breaker.felt)
+        self.felt += breaker.felt  # what was broken in one round may be felt in the next
+        violations += self._judge(calls)
         violations += _of_older(older)
         return RoundSeen(plan, calls, breaker.felt, violations, time.monotonic() - began)
 
@@ -116,7 +118,7 @@ class Era:
             violations.append(Violation(What.LEFT_OVER, "server", f"{len(children)} processes"))
         return violations
 
-    def _judge(self, calls: Iterable[CallSeen], felt: list[Felt]) -> list[Violation]:
+    def _judge(self, calls: Iterable[CallSeen]) -> list[Violation]:
         for row in self.scene.journal.new():
             self.rows[row.label].append(row)
         now = time.monotonic()
@@ -125,10 +127,10 @@ class Era:
         violations: list[Violation] = []
         for call in calls:
             told = Told.of(self.rows[call.plan.label])
-            violations += judge(call, told, felt, now, resumable=resumable)
-        violations += self.log.judge(felt)
+            violations += judge(call, told, self.felt, now, resumable=resumable)
+        violations += self.log.judge(self.felt)
         exits, self.scene.proxy.exits = self.scene.proxy.exits, []
-        disk_broken = felt_between(felt, 0.0, now, OF_THE_DISK)
+        disk_broken = felt_between(self.felt, 0.0, now, OF_THE_DISK)
         violations += [
             Violation(What.EXITED, "proxy", words)
             for words in exits

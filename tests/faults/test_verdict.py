@@ -75,6 +75,14 @@ def test_unknown_needs_a_fault() -> None:
     assert found(call(failed(UNKNOWN)), [START, ENDED], not_over) == []
 
 
+def test_a_session_may_be_lost_by_a_server_that_was_killed_long_before() -> None:
+    words = failed("upstream 'x' no longer knows the session (404: )")
+    long_before = [Felt(FaultKind.UPSTREAM_KILL, -60.0, -59.0)]
+    assert found(call(words), []) == [What.UNCALLED]
+    assert found(call(words), [], long_before) == []
+    assert found(call(failed(UNKNOWN)), [], long_before) == [What.UNCALLED]
+
+
 def test_who_says_that_nothing_was_sent_must_be_right() -> None:
     words = failed("upstream 'x' could not be reached")
     assert found(call(words), [], KILL) == []

@@ -13,7 +13,7 @@ from typing import Final
 from proxy.errors import ErrorCode
 from tests.faults.felt import ENDS_OF_THE_PROXY, OF_THE_DISK, Felt, felt_between
 from tests.faults.journal import Event, Row, digest
-from tests.faults.plan import INPUT_LIMIT_S, RUNTIME_LIMIT_S, Kind
+from tests.faults.plan import INPUT_LIMIT_S, RUNTIME_LIMIT_S, FaultKind, Kind
 from tests.faults.seen import CallSeen
 from tests.faults.violation import Violation, What
 from tests.real.upstreams.raw_json import value
@@ -34,6 +34,7 @@ SAYS_IT_NEVER_RAN: Final = (
     "refused initialize",
     "the proxy is shutting down",
 )
+SAYS_THE_SESSION_IS_GONE: Final = "no longer knows the session"
 SAYS_THAT_WE_STOPPED: Final = "the proxy stopped while the call was running"
 SAYS_NOBODY_KNOWS: Final = ("outcome unknown", "outcome is unknown", "outcome of the call is unknown")
 LIMITS: Final[Mapping[str, float]] = {
@@ -133,7 +134,7 @@ def _failure(
             if ended_at - sent_at < limit_s - EARLY_S:
                 yield What.UNCALLED, f"{words} after {ended_at - sent_at:.1f} s"
             return
-    if not felt_between(felt, sent_at, ended_at):
+    if not felt_between(felt, sent_at, ended_at) and not _lost_its_session(words, felt, sent_at):
         yield What.UNCALLED, f"{raw[:300]!r}, with nothing broken"
     if "requestState" in words and call.retried:
         return  # what became of the call is not said
@@ -146,6 +147,12 @@ def _failure(
         yield What.MALFORMED, f"{raw[:300]!r}"
 
 
+def _lost_its_session(words: str, felt: Sequence[Felt], at: float) -> bool:
+    """Whether the server was another one by then: who has a session with the old one learns it from a 404."""
+    killed = any(fault.kind is FaultKind.UPSTREAM_KILL and fault.began <= at for fault in felt)
+    return killed and SAYS_THE_SESSION_IS_GONE in words
+
+
 def _left(call: CallSeen, told: Told, felt: Sequence[Felt], resumable: bool) -> str | None:
     """Whether the call was left to its fate by a restart, though it need not have been."""
     final = call.final()
@@ -154,8 +161,8 @@ def _left(call: CallSeen, told: Told, felt: Sequence[Felt], resumable: bool) -> 
     if call.plan.kind is Kind.REPEATABLE:
         return "its tool may be repeated"
     ends = [fault.began for fault in felt if fault.kind in ENDS_OF_THE_PROXY]
-    others = [fault for fault in felt if fault.kind not in ENDS_OF_THE_PROXY]
-    if not resumable or others or told.started_at is None:
+    others = frozenset(FaultKind) - ENDS_OF_THE_PROXY
+    if not resumable or told.started_at is None or felt_between(felt, told.started_at, float("inf"), others):
         return None
     ran_s = min((at for at in ends if at > told.started_at), default=told.started_at) - told.started_at
     return f"it ran {ran_s:.1f} s, and can be resumed" if ran_s > POSITION_KEPT_S else None
