@@ -25,6 +25,7 @@ from proxy.config import Config
 from proxy.downstream.http import HttpEndpoint
 from proxy.downstream.pipes import STDIN, LineWriter, claim_stdout, read_chunks
 from proxy.downstream.server import served
+from proxy.ending import Deadline
 from proxy.errors import ConfigError, StoreError
 from proxy.logs import get_logger
 from proxy.metrics import Metrics
@@ -35,6 +36,7 @@ from proxy.upstream.process import kill_all
 EXPIRE_EVERY_S: Final = 30.0
 LOOK_AT_LAG_S: Final = 0.5
 FLUSH_S: Final = 1.0  # for the last answers to leave after the drain
+END_S: Final = 20.0  # after the drain, for servers, connections and the store; each has bounds of its own
 MAX_DESCRIPTORS: Final = 65_536  # servers that we start inherit it, and some walk through them all
 EXIT_AT_ONCE: Final = 130
 HURRY_S: Final = 0.5  # npm clients send SIGTERM, close stdin, and send SIGKILL a second later
@@ -53,6 +55,17 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
     """
     _raise_descriptor_limit()
     clock, metrics = SystemClock(), Metrics()
+    deadline = Deadline(config.drain + END_S, kill_all)
+    try:
+        await _serve(config, clock, metrics, deadline, ready)
+    finally:
+        deadline.cancel()
+    log.info("proxy_stopped")
+
+
+async def _serve(
+    config: Config, clock: Clock, metrics: Metrics, deadline: Deadline, ready: Ready | None
+) -> None:
     stdout = claim_stdout() if config.is_stdio else None  # before anything of anybody's could print
     async with open_store(config, clock, metrics) as store, make_client() as client:
         policy = policy_of(config)
@@ -68,11 +81,10 @@ async def serve(config: Config, *, ready: Ready | None = None) -> None:
             await tasks.start(_watch_signals, stop)
             async with _admin_listening(parts):
                 if stdout is not None:
-                    await _serve_stdio(parts, stdout, stop, ready)
+                    await _serve_stdio(parts, stdout, stop, deadline, ready)
                 else:
-                    await _serve_http(parts, stop, ready)
+                    await _serve_http(parts, stop, deadline, ready)
             tasks.cancel_scope.cancel()
-    log.info("proxy_stopped")
 
 
 def _raise_descriptor_limit() -> None:
@@ -84,7 +96,7 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve_http(parts: Parts, stop: anyio.Event, ready: Ready | None) -> None:
+async def _serve_http(parts: Parts, stop: anyio.Event, deadline: Deadline, ready: Ready | None) -> None:
     sessions = parts.legacy.session_layer()
     endpoint = parts.http_endpoint(sessions)
 
@@ -98,6 +110,7 @@ async def _serve_http(parts: Parts, stop: anyio.Event, ready: Ready | None) -> N
         if ready is not None:
             ready(url)
         await stop.wait()
+        deadline.begin()
         parts.operations.drain()
         endpoint.drain(retry_after_s=max(1, ceil(parts.config.drain)))
         await _drain(parts, wait_answered)
@@ -109,7 +122,9 @@ async def _serve_http(parts: Parts, stop: anyio.Event, ready: Ready | None) -> N
         tasks.cancel_scope.cancel()
 
 
-async def _serve_stdio(parts: Parts, stdout: int, signalled: anyio.Event, ready: Ready | None) -> None:
+async def _serve_stdio(
+    parts: Parts, stdout: int, signalled: anyio.Event, deadline: Deadline, ready: Ready | None
+) -> None:
     """One client. When it closes our stdin its running calls are cancelled; tasks get the drain time, unless
     it sends a signal, too: then nobody waits for anything, and what does not go at once is made to."""
     endpoint = parts.stdio_endpoint(LineWriter(stdout))
@@ -141,6 +156,8 @@ async def _serve_stdio(parts: Parts, stdout: int, signalled: anyio.Event, ready:
         if ready is not None:
             ready("stdio")
         await stop.wait()
+        deadline.begin()
+        parts.operations.drain()
         endpoint.drain()
         await _drain(parts, endpoint.wait_idle)
         await parts.pool.close()

@@ -23,6 +23,7 @@ import yaml
 
 from proxy import __version__, logs
 from proxy.config import Config, UpstreamConfig
+from proxy.ending import leave_hanging_threads
 from proxy.errors import ConfigError
 from proxy.pid1 import run_below
 from proxy.sources import FILE_VARIABLE, FLAGS, load
@@ -151,6 +152,7 @@ def _serve(config: Config) -> None:
         anyio.run(partial(serve, config, ready=partial(_announce, config)))
     finally:
         writer.close()
+    leave_hanging_threads(0)
 
 
 def _announce(config: Config, url: str) -> None:

@@ -37,6 +37,7 @@ TABLE: Final = """
     addresses           ->
     units               ->
     pid1                ->
+    ending              ->
     logs                ->
     metrics             ->
     clock               ->

@@ -1,4 +1,4 @@
-"""SIGTERM, a second SIGTERM, `kill -9`: what the proxy leaves behind when it goes.
+"""SIGTERM, SIGINT, a second SIGTERM, `kill -9`: what the proxy leaves behind when it goes.
 
 Holds F36 and F41 of the field reports and the row SIGTERM of the contract's section 9.
 """
@@ -6,16 +6,19 @@ Holds F36 and F41 of the field reports and the row SIGTERM of the contract's sec
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
+import aiohttp
 import anyio
 import pytest
 
+from proxy.protocol import names
 from tests.real.bench import Bench
 from tests.real.legacy import Legacy
-from tests.real.modern_client import ModernClient
-from tests.real.proxy_process import DRAIN_S, EXIT_BOUND_S
+from tests.real.modern_client import Answer, ModernClient
+from tests.real.proxy_process import DRAIN_S, EXIT_BOUND_S, ProxyProcess
 from tests.real.waiting import asked_until, together
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +90,43 @@ async def test_calls_that_end_within_the_drain_time_are_kept(bench: Bench) -> No
     for answer in await together(client.get_task(task) for task in tasks):
         assert answer.result["status"] == "completed"
         assert answer.text.startswith("finished ")
+
+
+async def test_sigint_lets_what_runs_end_and_says_when_others_may_come_back(bench: Bench) -> None:
+    legacy = await bench.legacy("stdio")
+    proxy = await bench.proxy(legacy.upstream, {"tasks": {"threshold": "5s"}, "drain": "30s"})
+    client = await bench.client(proxy, tasks=False)
+    parameters = {"seconds": 3, "label": "runs"}
+
+    answers: list[Answer] = []
+
+    async def call() -> None:
+        answers.append(await client.call_tool("cancellable_job", parameters))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await legacy.happened("start", "runs")
+        proxy.program.send(signal.SIGINT)
+        status, headers, ready = await asked_until(
+            lambda: looked_at(proxy), lambda seen: seen[0] == HTTPStatus.SERVICE_UNAVAILABLE, "it drains"
+        )
+    assert (status, headers["Retry-After"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "30")
+    assert ready == {"ready": False, "store": "ok", "upstream": "ok", "proxy": "shutting down"}
+    assert [answer.text for answer in answers] == ["finished runs"]
+    assert await proxy.program.wait(within_s=EXIT_BOUND_S) == 0
+    assert proxy.children() == []
+
+
+async def looked_at(proxy: ProxyProcess) -> tuple[int, Mapping[str, str], dict[str, Any]]:
+    """Status and headers of a new request, and the report of `/readyz`."""
+    async with aiohttp.ClientSession() as session:
+        meta: dict[str, Any] = {names.META_PROTOCOL_VERSION: "2026-07-28", names.META_CLIENT_CAPABILITIES: {}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+        headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}
+        async with session.post(proxy.url, json=body, headers=headers) as refused:
+            await refused.read()
+        async with session.get(proxy.url.replace("/mcp", "/readyz")) as report:
+            return refused.status, refused.headers, await report.json()
 
 
 @pytest.mark.alone
