@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -24,6 +23,7 @@ from tests.faults.moments import Moments
 from tests.faults.plan import INPUT_LIMIT_S, LOAD_S, OWNERS, RUNTIME_LIMIT_S, EraPlan, RoundPlan, Transport
 from tests.faults.scene import NotServing, Scene, opened
 from tests.faults.seen import CallSeen
+from tests.faults.store_files import store_faults
 from tests.faults.verdict import Told, judge
 from tests.faults.violation import Violation, What
 from tests.real.processes import descriptors
@@ -81,7 +81,7 @@ class Era:
         self.tasks += tasks
         violations += await self._look_around()
         self.felt += breaker.felt  # what was broken in one round may be felt in the next
-        violations += self._judge(calls)
+        violations += self._judge(calls, began)
         violations += _of_older(older)
         return RoundSeen(plan, calls, breaker.felt, violations, time.monotonic() - began)
 
@@ -97,7 +97,7 @@ class Era:
         except AssertionError as exc:
             violations.append(Violation(What.BAD_EXIT, "proxy", str(exc)[-2000:]))
         violations += self.log.judge([])
-        violations += _damages(self.scene.disk.store)
+        violations += await store_faults(self.scene.disk.store)
         return violations
 
     # -- after the load -------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Era:
             violations.append(Violation(What.LEFT_OVER, "server", f"{len(children)} processes"))
         return violations
 
-    def _judge(self, calls: Iterable[CallSeen]) -> list[Violation]:
+    def _judge(self, calls: Iterable[CallSeen], began: float) -> list[Violation]:
         for row in self.scene.journal.new():
             self.rows[row.label].append(row)
         now = time.monotonic()
@@ -130,7 +130,7 @@ class Era:
             violations += judge(call, told, self.felt, now, resumable=resumable)
         violations += self.log.judge(self.felt)
         exits, self.scene.proxy.exits = self.scene.proxy.exits, []
-        disk_broken = felt_between(self.felt, 0.0, now, OF_THE_DISK)
+        disk_broken = felt_between(self.felt, began, now, OF_THE_DISK)
         violations += [
             Violation(What.EXITED, "proxy", words)
             for words in exits
@@ -207,12 +207,3 @@ def _of_older(calls: Iterable[CallSeen]) -> list[Violation]:
         violations += [*call.violations, *call.task.violations, *refused]
         call.violations, call.task.violations, call.task.refusals = [], [], []
     return violations
-
-
-def _damages(store: Path) -> list[Violation]:
-    with closing(sqlite3.connect(store / "cache.db")) as database:
-        said = [row[0] for row in database.execute("PRAGMA integrity_check")]
-        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if said != ["ok"] or "Damaged" in tables:
-        return [Violation(What.LEFT_OVER, "store", f"integrity_check: {said[:3]}, tables {sorted(tables)}")]
-    return []
