@@ -97,7 +97,8 @@ class Era:
         except AssertionError as exc:
             violations.append(Violation(What.BAD_EXIT, "proxy", str(exc)[-2000:]))
         violations += self.log.judge([])
-        violations += await store_faults(self.scene.disk.store)
+        if not self.scene.proxy.runs:
+            violations += await store_faults(self.scene.disk.store)
         return violations
 
     # -- after the load -------------------------------------------------------------------------------
