@@ -253,7 +253,10 @@ class Metrics:
     def refused(self, fault: ProxyError) -> None:
         """Counts the fault if it is a refusal; each is to be told once."""
         if (reason := refusal_of(fault)) is not None:
-            self._counters["refusals_total", reason].inc()
+            self.refused_for(reason)
+
+    def refused_for(self, reason: Refusal) -> None:
+        self._counters["refusals_total", reason].inc()
 
     def lookup_denied(self, why: Denied) -> None:
         self._counters["task_lookups_denied_total", why].inc()

@@ -18,7 +18,7 @@ from proxy.downstream.reply_writer import ReplyWriter
 from proxy.downstream.responses import refusal
 from proxy.errors import ShuttingDown, UpstreamError
 from proxy.limits import Gauge
-from proxy.metrics import Metrics, Outcome
+from proxy.metrics import Metrics, Outcome, Refusal
 from proxy.owners import Owner
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.counted import counted
@@ -26,6 +26,8 @@ from proxy.routing.legacy import HttpMessage, LegacyHandler
 
 _POST, _GET = HTTPMethod.POST, HTTPMethod.GET  # to name one of this enum takes a microsecond each time
 _BAD_REQUEST, _SERVER_ERROR = HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR
+
+_WANTS_CREDENTIALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 METHODS: Final = frozenset({HTTPMethod.GET, HTTPMethod.HEAD, HTTPMethod.DELETE})
 """Those beside POST."""
@@ -76,6 +78,8 @@ class LegacyEntrance:
                 with self._admit(self._calls):
                     response = await self._serve(http, message)
                 ending.outcome = _outcome_of(response)
+                if response.status in _WANTS_CREDENTIALS:
+                    self._metrics.refused_for(Refusal.AUTH)
                 return response
         except UpstreamError as exc:
             return refusal(posted.rid, exc, exc.status or HTTPStatus.BAD_GATEWAY)

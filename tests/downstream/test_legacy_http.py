@@ -29,6 +29,7 @@ from proxy.protocol.jsonrpc import Notification, Request
 from proxy.routing.legacy import Reply
 from tests.downstream.http_rig import MAX_BODY, META, OK, ORIGIN, VERSION, Rig, http_rig
 from tests.downstream.played_legacy import EVENTS, PlayedLegacy, Told, legacy_call
+from tests.scrape import Scraped
 from tests.upstream.told import until
 
 pytestmark = pytest.mark.anyio
@@ -351,3 +352,46 @@ async def test_what_is_no_request_is_read_as_such() -> None:
     async with http_rig(legacy=legacy) as rig:
         assert await ask(rig, NOTE) == (202, None)
     assert isinstance(legacy.seen[0].messages[0], Notification)
+
+
+# -- what is counted ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome", "reason"),
+    [
+        (Reply(200, [], b"{}"), "result", None),
+        (Reply(401, [("WWW-Authenticate", "Bearer")], b""), "refused", "auth"),
+        (Reply(404, [], b""), "refused", None),
+        (Reply(500, [], b""), "upstream_failed", None),
+        (UpstreamUnavailable("down"), "upstream_failed", None),
+        (ClientProtocolError(ErrorCode.INVALID_REQUEST, "no"), "refused", "invalid"),
+        (ValueError("a bug"), "proxy_failed", None),
+    ],
+)
+async def test_a_request_counts_by_its_method_and_by_what_became_of_it(
+    reply: Reply | Exception, outcome: str, reason: str | None
+) -> None:
+    async with http_rig(legacy=PlayedLegacy(reply)) as rig:
+        before = Scraped.of(rig.metrics)
+        await ask(rig, NOTE)
+        assert Scraped.of(rig.metrics).changed_since(before) <= {f'refusals_total{{reason="{reason}"}}'}
+        before = Scraped.of(rig.metrics)
+        await ask(rig, legacy_call(method="tools/call"))
+        moved = Scraped.of(rig.metrics).changed_since(before)
+        wanted = {f'requests_total{{era="legacy",method="tools_call",outcome="{outcome}"}}'}
+        wanted |= {'request_duration_seconds_count{method="tools_call"}'}
+        wanted |= set() if reason is None else {f'refusals_total{{reason="{reason}"}}'}
+        assert moved == wanted
+
+
+async def test_a_client_that_hangs_up_counts_as_that() -> None:
+    legacy = PlayedLegacy(held=anyio.Event())
+    async with http_rig(legacy=legacy) as rig:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, rig, legacy_call())
+            await until(lambda: legacy.seen)
+            tasks.cancel_scope.cancel()
+        await until(lambda: legacy.left)
+        labels = {"era": "legacy", "method": "tools_call", "outcome": "hung_up"}
+        assert Scraped.of(rig.metrics).value("requests_total", **labels) == 1

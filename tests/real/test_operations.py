@@ -6,6 +6,7 @@ Holds F41 of the field reports where it is about health, T25-SEC-010 and the con
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -15,6 +16,7 @@ import pytest
 from tests.real.bench import Bench
 from tests.real.modern_client import ModernClient
 from tests.real.processes import free_port
+from tests.real.stdio_process import SMALL_SERVER, StdioProcess, proxied
 from tests.real.waiting import asked_until
 from tests.scrape import Scraped
 
@@ -83,6 +85,24 @@ async def test_a_scrape_shows_what_happened_and_nothing_that_is_anybodys(bench: 
 async def refused_lookups(stranger: ModernClient, task: str) -> None:
     for task_id in (task, "tpx-" + "A" * 32):
         assert "error" in (await stranger.get_task(task_id)).message
+
+
+async def test_a_sidecar_shows_its_metrics_too_and_a_second_one_works_without(tmp_path: Path) -> None:
+    """One client may start the same command twice."""
+    admin = f"127.0.0.1:{free_port()}"
+    setting = {"MCP_TASKPROXY_ADMIN__LISTEN": admin}
+    command = proxied(SMALL_SERVER)
+    async with StdioProcess(command, tmp_path, **setting) as first:
+        await first.initialize()
+        async with StdioProcess(command, tmp_path, **setting) as second:
+            await second.initialize()
+            assert "metrics_not_served" in second.log()
+        scraped = Scraped((await fetched(f"http://{admin}/metrics"))[1].encode())
+        assert scraped.value("upstream_processes") == 1
+        labels = {"era": "legacy", "method": "session", "outcome": "result"}
+        assert scraped.value("requests_total", **labels) == 1
+        first.close_stdin()
+        await first.exit_code(within_s=10)
 
 
 async def test_readiness_names_a_server_that_cannot_be_started_and_not_what_it_said(bench: Bench) -> None:
