@@ -72,7 +72,10 @@ class LegacyParts:
             granted = tasks_2025.grant(tasks_2025.asked_version(asked), result, lists=lists)
             if granted is None:
                 return result, None
-            return granted.result, TaskSession(self.tasks, owner, granted.upstream, place, terms)
+            capabilities = tasks_2025.declared_by(asked)
+            return granted.result, TaskSession(
+                self.tasks, owner, granted.upstream, place, terms, capabilities
+            )
 
         return TaskGrant(grant, self.upstream.adopted)
 
@@ -84,7 +87,10 @@ class LegacyParts:
         adopted = Adopted(adopt, self.runner.spawn)
         terms = self._terms(lists=not owner.is_anonymous)
         part = OwnersPart(
-            TaskSession(self.tasks, owner, session.facts.upstream, adopted.lease, terms), adopted
+            TaskSession(
+                self.tasks, owner, session.facts.upstream, adopted.lease, terms, session.capabilities
+            ),
+            adopted,
         )
         return part
 

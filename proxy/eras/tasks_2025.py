@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities
 from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, elements, loads, splice
@@ -75,6 +76,15 @@ def asked_version(initialize_params: bytes | None) -> str | None:
         )
     except (JsonError, DuplicateMember):
         return None
+
+
+def declared_by(initialize_params: bytes | None) -> ClientCapabilities:
+    """What a client can be asked, by the capabilities in its `initialize`; any where that cannot be read."""
+    try:
+        declared = RawObject.parse(initialize_params or b"{}").get("capabilities")
+        return ANY_CAPABILITIES if declared is None else ClientCapabilities.parse(declared)
+    except (JsonError, DuplicateMember, ClientProtocolError):
+        return ANY_CAPABILITIES
 
 
 def grant(asked: str | None, initialize_result: bytes, *, lists: bool) -> Granted | None:

@@ -7,6 +7,7 @@ watch and `offers`. Clients come and go; the task depends on none of them, and n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from proxy.routing.offers import Channel, Offers
 from proxy.stores.base import TaskStore
 from proxy.tasks import views_2025
 from proxy.tasks.policy import Policy
-from proxy.tasks.task import Task, TaskStatus
+from proxy.tasks.task import InputRequest, Task, TaskStatus
 
 
 class Client(Protocol):
@@ -30,16 +31,22 @@ class Client(Protocol):
         """What reaches it besides the answers to its requests: its GET stream, or its stdio pipe."""
         ...
 
+    def can_answer(self, method: str, params: bytes | None) -> bool:
+        """Whether it declared what is needed to answer this question, as far as is known."""
+        ...
+
 
 @dataclass(eq=False)
 class Companion:
-    """Of the task `task_id`. `clients` are the sessions that asked about it, the latest last; `streams` their
-    open `tasks/result` streams. `held`: the client may not know of the task yet, and is asked nothing."""
+    """Of the task `task_id`. `maker` is the session that asked for the task, where it was a legacy one;
+    `clients` those that asked about it, the latest last; `streams` their open `tasks/result` streams. `held`:
+    the client may not know of the task yet, and is asked nothing."""
 
     task_id: str
     owner: Owner
+    maker: Client | None = None
     clients: list[Client] = field(default_factory=list)
-    streams: list[Channel] = field(default_factory=list)
+    streams: list[tuple[Client, Channel]] = field(default_factory=list)
     offers: Offers = field(init=False)
     held: bool = False
     ended: bool = False
@@ -78,23 +85,23 @@ class Companion:
         if client in self.clients:
             self.clients.remove(client)
 
-    def open_stream(self, stream: Channel) -> None:
-        """A `tasks/result` waits, and this stream is its."""
-        self.streams.append(stream)
+    def open_stream(self, client: Client, stream: Channel) -> None:
+        """A `tasks/result` of this client waits, and this stream is its."""
+        self.streams.append((client, stream))
         self.offer()
 
-    def close_stream(self, stream: Channel) -> None:
+    def close_stream(self, client: Client, stream: Channel) -> None:
         """That request is over. Its stream may not know yet; what was asked there is asked elsewhere, unless
         it is a pipe that carries everything."""
-        self.streams.remove(stream)
-        if stream not in self._channels():
+        self.streams.remove((client, stream))
+        if all(stream is not channel for _, channel in self._ways()):
             self.offers.lost(stream)
         self.offer()
 
     def offer(self) -> None:
         """Put open questions to the client. To be called whenever a way to it was opened or has closed."""
         if not self.ended and not self.held:
-            self.offers.send_on(self._channels())
+            self.offers.send_on(self._channels_for)
 
     def release(self) -> None:
         """The client knows of the task by now."""
@@ -103,13 +110,21 @@ class Companion:
 
     def tell(self, message: bytes) -> None:
         """A notification of the task, on the best way there is; dropped where there is none."""
-        channel = next((c for c in self._channels() if c.is_open), None)
+        channel = next((c for _, c in self._ways() if c.is_open), None)
         if channel is not None and not self.ended:
             channel.send(message)
 
-    def _channels(self) -> list[Channel]:
-        own = (client.channel for client in reversed(self.clients))
-        return [*self.streams, *(channel for channel in own if channel is not None)]
+    def _ways(self) -> list[tuple[Client, Channel]]:
+        """To the clients, the best one first."""
+        own = ((client, client.channel) for client in reversed(self.clients))
+        return [*self.streams, *((client, channel) for client, channel in own if channel is not None)]
+
+    def _channels_for(self, question: InputRequest) -> Iterator[Channel]:
+        """Who asked for the task is asked whatever its server asks, as without us. Any other client only what
+        it can answer: a task of the owner's modern client may ask for more, and its error would count."""
+        for client, channel in self._ways():
+            if client is self.maker or client.can_answer(question.method, question.params):
+                yield channel
 
     def _take(self, task: Task, policy: Policy, clock: Clock) -> None:
         self.offers.set_open(task.inputs)

@@ -18,7 +18,7 @@ import anyio
 
 from proxy.clock import Clock
 from proxy.eras.attribution import AskingTools
-from proxy.eras.tasks_2025 import VERSION, asked_version, grant, with_marks
+from proxy.eras.tasks_2025 import VERSION, asked_version, declared_by, grant, with_marks
 from proxy.errors import ErrorCode, ProxyError, StoreError
 from proxy.logs import get_logger
 from proxy.owners import ANONYMOUS, Owner
@@ -88,7 +88,7 @@ class HttpTasks:
         said = message.messages[0] if message.messages and not message.is_batch else None
         if isinstance(said, Request) and said.method == names.INITIALIZE:
             asks = asked_version(said.params) == VERSION
-            return self._initialize(message, said.id) if asks else self._pass.serve(message)
+            return self._initialize(message, said) if asks else self._pass.serve(message)
         session_id = message.header(names.H_SESSION_ID) or ""
         is_ours = message.header(names.H_PROTOCOL_VERSION) == VERSION
         if not session_id and not is_ours:  # where the server has no sessions, that alone tells clients apart
@@ -104,7 +104,7 @@ class HttpTasks:
     # -- which session, and what of it ----------------------------------------------------------------
 
     @asynccontextmanager
-    async def _initialize(self, message: HttpMessage, rid: RequestId) -> AsyncIterator[Reply]:
+    async def _initialize(self, message: HttpMessage, request: Request) -> AsyncIterator[Reply]:
         """The capability is added, and what must be known of the session is remembered before it is told."""
         async with self._pass.serve(message) as reply:
             if self._pass.is_old:
@@ -116,11 +116,11 @@ class HttpTasks:
                 granted = grant(VERSION, result, lists=not message.owner.is_anonymous)
                 if granted is None:
                     return result
-                session = await self._sessions.begin(session_id, granted)
+                session = await self._sessions.begin(session_id, granted, declared_by(request.params))
                 self._sessions.part(session, message.owner).is_known = True
                 return granted.result
 
-            yield await self._rewording(rid, reword).of(reply)
+            yield await self._rewording(request.id, reword).of(reply)
 
     @asynccontextmanager
     async def _recalled(self, message: HttpMessage, said: Message | None) -> AsyncIterator[Reply]:

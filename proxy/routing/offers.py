@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -81,11 +81,13 @@ class Offers:
             if key not in self._open and key not in self._answered:
                 self._open[key] = _Offer(request)
 
-    def send_on(self, channels: Collection[Channel]) -> None:
-        """Send what waits on the first open one of these, the best one first."""
-        channel = next((c for c in channels if c.is_open), None)
+    def send_on(self, channels_for: Callable[[InputRequest], Iterable[Channel]]) -> None:
+        """Send what waits, each question on the first open one of the channels that it may go on."""
         for offer in self._open.values():
-            if offer.waits and channel is not None:
+            if not offer.waits:
+                continue
+            channel = next((c for c in channels_for(offer.request) if c.is_open), None)
+            if channel is not None:
                 offer.channel = channel
                 offer.ids.append(ID_PREFIX + secrets.token_urlsafe(_ID_BYTES))
                 channel.send(self._message(offer))

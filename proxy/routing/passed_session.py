@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from proxy.eras.attribution import AskingTools, attribute
+from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities
 from proxy.eras.tasks_2025 import NO_TASKS, VERSION, Granted, UpstreamTasks
 from proxy.eras.to_modern import ServerInfo
 from proxy.errors import StoreError
@@ -103,7 +104,9 @@ class OwnersPart:
 
 @dataclass(eq=False, slots=True)
 class PassedSession:
-    """`id` is empty where the server has no sessions. `ended`: its client has sent DELETE."""
+    """`id` is empty where the server has no sessions. `ended`: its client has sent DELETE. `capabilities` are
+    what its client declared; any where that is not known, after a restart, or where it is no single client.
+    """
 
     id: str
     facts: SessionFacts
@@ -111,6 +114,7 @@ class PassedSession:
     parts: dict[Owner, OwnersPart] = field(default_factory=dict)
     plain: dict[PlainCall, None] = field(default_factory=dict)
     ended: bool = False
+    capabilities: ClientCapabilities = ANY_CAPABILITIES
 
     @property
     def has_calls(self) -> bool:
@@ -160,8 +164,11 @@ class PassedSessions:
         info = ServerInfo(facts.upstream_version, b"{}", None, None)  # what it said else is lost
         return self.known(session_id) or self._add(PassedSession(session_id, facts, info))
 
-    async def begin(self, session_id: str, granted: Granted) -> PassedSession:
-        """A session that was just opened. What is not ordinary is remembered before its client is told."""
+    async def begin(
+        self, session_id: str, granted: Granted, capabilities: ClientCapabilities
+    ) -> PassedSession:
+        """A session that was just opened by a client that declared `capabilities`. What is not ordinary is
+        remembered before the client is told."""
         facts = SessionFacts(granted.upstream_version, granted.upstream)
         info = replace(ServerInfo.parse(granted.result), version=granted.upstream_version)
         if facts != _ORDINARY:
@@ -172,7 +179,10 @@ class PassedSessions:
         known = self.known(session_id)
         if known is not None and known.facts == facts and not known.ended:  # as with servers without sessions
             return known
-        return self._add(PassedSession(session_id, facts, info))
+        session = PassedSession(session_id, facts, info)
+        if session_id:
+            session.capabilities = capabilities
+        return self._add(session)
 
     async def forget(self, session_id: str) -> None:
         """It is over. Nothing is lost if the store is broken: what it remembers expires."""

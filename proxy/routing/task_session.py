@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import assert_never
 
+from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities
 from proxy.eras.tasks_2025 import TaskSupport, UpstreamTasks, wished_ttl_ms
 from proxy.errors import ClientProtocolError, ErrorCode, TaskNotFound, UpstreamError
 from proxy.owners import Owner
@@ -40,25 +41,37 @@ class TaskTerms:
 
 
 class TaskSession:
-    """Made once a session has 2025 tasks. `place` gives the session with the upstream that task calls run on.
+    """Made once a session has 2025 tasks. `place` gives the session with the upstream that task calls run on;
+    `capabilities` are what its client declared, or any where that is not known.
 
     `channel` is what reaches the client besides the answers to its requests, where there is such a way; say
     `channel_changed` after each change of it.
     """
 
     def __init__(
-        self, tasks: Tasks2025, owner: Owner, upstream: UpstreamTasks, place: Place, terms: TaskTerms
+        self,
+        tasks: Tasks2025,
+        owner: Owner,
+        upstream: UpstreamTasks,
+        place: Place,
+        terms: TaskTerms,
+        capabilities: ClientCapabilities = ANY_CAPABILITIES,
     ) -> None:
         self._tasks = tasks
         self._owner = owner
         self._upstream = upstream
         self._place = place
         self._terms = terms
+        self._capabilities = capabilities
         self._channel: Channel | None = None
 
     @property
     def channel(self) -> Channel | None:
         return self._channel
+
+    def can_answer(self, method: str, params: bytes | None) -> bool:
+        """Whether the client may be asked this (F15)."""
+        return self._capabilities.missing_for(method, params) is None
 
     def set_channel(self, channel: Channel | None) -> None:
         """From now on this reaches the client; None: nothing does. Also to be said when it has closed."""

@@ -123,7 +123,7 @@ class Tasks2025:
             self._runner.follow(call, task)
             companion = self._companion(task, owner)
             companion.join(client)
-            companion.held = True
+            companion.maker, companion.held = client, True
             self._runner.spawn(self._release, companion)
             call.listen(Relay(companion, _progress_token(params)))
             self._runner.start(call)
@@ -148,12 +148,12 @@ class Tasks2025:
         task = await self._changes.owned(owner, task_id)
         companion = self._attend(task, owner, client)
         if companion is not None and stream is not None:
-            companion.open_stream(stream)
+            companion.open_stream(client, stream)
         try:
             await self.ended(task.id)
         finally:
             if companion is not None and stream is not None:
-                companion.close_stream(stream)
+                companion.close_stream(client, stream)
         return _outcome_of(await self._changes.with_result(await self._changes.owned(owner, task_id)))
 
     async def ended(self, task_id: str) -> None:

@@ -17,6 +17,7 @@ from proxy.eras.tasks_2025 import (
     TaskSupport,
     UpstreamTasks,
     asked_version,
+    declared_by,
     grant,
     support_of,
     wished_ttl_ms,
@@ -157,6 +158,26 @@ def test_what_stands_twice_counts_as_not_declared_and_passes_as_it_is(tasks: byt
 )
 def test_the_version_a_client_asks_for(params: bytes | None, version: str | None) -> None:
     assert asked_version(params) == version
+
+
+@pytest.mark.parametrize(
+    ("params", "can_be_asked"),
+    [
+        (b'{"capabilities":{}}', False),
+        (b'{"capabilities":{"elicitation":{}}}', True),
+        (b'{"capabilities":{"sampling":{}}}', False),
+        (b"{}", True),
+        (b'{"capabilities":5}', True),
+        (b'{"capabilities":{"elicitation":5}}', True),
+        (b'{"capabilities":{},"capabilities":{}}', True),
+        (b"[]", True),
+        (None, True),
+    ],
+)
+def test_what_a_client_can_be_asked(params: bytes | None, can_be_asked: bool) -> None:
+    """F15; where it cannot be read, the client itself will say."""
+    missing = declared_by(params).missing_for("elicitation/create", b'{"message":"m"}')
+    assert (missing is None) is can_be_asked
 
 
 # -- tools/list ---------------------------------------------------------------------------------------

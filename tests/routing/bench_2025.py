@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from proxy.eras.capabilities import ANY_CAPABILITIES
-from proxy.eras.tasks_2025 import NO_TASKS, UpstreamTasks
+from proxy.eras.tasks_2025 import NO_TASKS, UpstreamTasks, declared_by
 from proxy.eras.to_modern import ServerInfo
 from proxy.errors import ProxyError, UpstreamError
 from proxy.limits import PollLimit
@@ -239,9 +239,13 @@ class Bench2025:
         upstream: UpstreamTasks = NO_TASKS,
         lists: bool = True,
         listens: bool = True,
+        capabilities: Mapping[str, Any] | None = None,
     ) -> Client2025:
+        """`capabilities` None: nothing is known of them."""
         terms = TaskTerms(lists, LEAST_TTL_MS, MOST_TTL_MS, CURSOR_KEY)
-        session = TaskSession(self.tasks, owner, upstream, self.place, terms)
+        declared = {} if capabilities is None else {"capabilities": capabilities}
+        asked = declared_by(json.dumps(declared).encode())
+        session = TaskSession(self.tasks, owner, upstream, self.place, terms, asked)
         client = Client2025(self, session, owner, FakeChannel(is_open=listens))
         session.set_channel(client.channel if listens else None)
         return client

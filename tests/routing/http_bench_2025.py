@@ -198,7 +198,8 @@ class HttpBench2025:
 
         adopted = Adopted(adopt, self.it.rig.runner.spawn)
         terms = TaskTerms(not owner.is_anonymous, LEAST_TTL_MS, MOST_TTL_MS, CURSOR_KEY)
-        tasks = TaskSession(self.it.tasks, owner, session.facts.upstream, adopted.lease, terms)
+        upstream, capabilities = session.facts.upstream, session.capabilities
+        tasks = TaskSession(self.it.tasks, owner, upstream, adopted.lease, terms, capabilities)
         part = OwnersPart(tasks, adopted)
         return part
 

@@ -102,7 +102,8 @@ def granting(it: Bench2025, owner: Owner, *, lists: bool = True) -> TaskGrant:
         granted = tasks_2025.grant(tasks_2025.asked_version(asked), result, lists=lists)
         if granted is None:
             return result, None
-        return granted.result, TaskSession(it.tasks, owner, granted.upstream, place, terms)
+        capabilities = tasks_2025.declared_by(asked)
+        return granted.result, TaskSession(it.tasks, owner, granted.upstream, place, terms, capabilities)
 
     def adopt(transport: Transport, info: ServerInfo, first_id: int) -> LegacySession:
         return LegacySession(

@@ -417,6 +417,45 @@ async def test_a_question_of_a_modern_task_is_put_to_a_2025_client_that_asks_for
         assert "inputRequests" not in await modern.get(task)
 
 
+@pytest.mark.parametrize(
+    ("declared", "is_asked"),
+    [
+        ({}, False),
+        ({"sampling": {}, "roots": {}}, False),
+        ({"elicitation": {"url": {}}}, False),
+        ({"elicitation": {}}, True),
+        ({"elicitation": {"form": {}}}, True),
+        (None, True),
+    ],
+)
+async def test_a_2025_client_is_not_asked_for_a_modern_one_what_it_cannot_answer(
+    declared: dict[str, Any] | None, is_asked: bool
+) -> None:
+    """F15: its error would be the answer. The modern client still can, and so can the next 2025 session."""
+    async with bench_2025() as it:
+        client = it.client(capabilities=declared)
+        task, call = await it.rig.task(it.rig.client(owner=client.owner))
+        question = call.elicit()
+        stream = FakeChannel()
+        client.result(task, stream)
+        await it.rig.settle()
+        assert len(stream.questions) == is_asked
+        assert (await client.get(task))["status"] == "input_required"
+        able = client if is_asked else it.client(capabilities={"elicitation": {}})
+        await able.get(task)
+        await it.rig.settle()
+        able.answer((able.channel.questions + stream.questions)[0])
+        assert await question.answer() == YES
+
+
+async def test_who_asked_for_the_task_is_asked_whatever_its_server_asks() -> None:
+    """Contract section 6: as without us. It answers with an error, if so, itself."""
+    async with bench_2025() as it:
+        client = it.client(capabilities={})
+        await asked(it, client)
+        assert len(client.channel.questions) == 1
+
+
 @pytest.mark.parametrize("turns", range(6))
 async def test_two_answers_at_once_in_two_dialects_leave_one(turns: int, capsys: Any) -> None:
     """I4, F16, T25-SEC-009: one answer was given, and one line says so."""
