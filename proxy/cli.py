@@ -7,6 +7,7 @@ with the traceback at `--log-level debug`. Contract section 11.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -30,6 +31,9 @@ from proxy.sources import FILE_VARIABLE, FLAGS, load
 
 NAME: Final = "mcp-taskproxy"
 CHECK: Final = "check-config"
+YOUNG_OBJECTS: Final = (
+    10_000  # some megabytes at most; Python's 700 are less than a few requests at once have
+)
 MASK: Final = "***"
 
 EXIT_OURS: Final = 1
@@ -149,10 +153,18 @@ def _serve(config: Config) -> None:
     try:
         from proxy.app import serve
 
+        _spare_the_collector()
         anyio.run(partial(serve, config, ready=partial(_announce, config)))
     finally:
         writer.close()
     leave_hanging_threads(0)
+
+
+def _spare_the_collector() -> None:
+    """What was made until now stays for good, so that garbage collection need not walk over it; and what
+    serves a request frees itself, so that it need not look at every few of them."""
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 def _announce(config: Config, url: str) -> None:

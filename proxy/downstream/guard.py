@@ -51,16 +51,15 @@ class Guard:
             raise AccessDenied(f"Origin {origin!r} is not allowed here (allowed_origins)")
 
     def _allows_host(self, host: str) -> bool:
-        name = _without_port(host)
-        if host in self.allowed_hosts or name in self.allowed_hosts:
+        if self.is_loopback and _is_loopback(host):
             return True
-        return self.is_loopback and _is_loopback(name)
+        return host in self.allowed_hosts or _without_port(host) in self.allowed_hosts
 
     def allows_origin(self, origin: str) -> bool:
         if origin in self.allowed_origins:
             return True
         match = _ORIGIN.match(origin.lower())
-        return self.is_loopback and match is not None and _is_loopback(_without_port(match["host"]))
+        return self.is_loopback and match is not None and _is_loopback(match["host"])
 
     def cors_headers(self, origin: str | None) -> list[tuple[str, str]]:
         """For every response to a browser page that may talk to us, errors included."""
@@ -92,8 +91,9 @@ def _without_port(host: str) -> str:
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
-def _is_loopback(name: str) -> bool:
-    """`name` as in a Host header: lower case, an IPv6 address in brackets."""
+def _is_loopback(host: str) -> bool:
+    """`host` as in a Host header, in lower case, with or without a port."""
+    name = _without_port(host)
     if name == "localhost":
         return True
     try:

@@ -42,7 +42,10 @@ class HttpMessage:
     def header(self, name: str) -> str | None:
         """The first value of a header, whatever its spelling."""
         wanted = name.lower()
-        return next((value for key, value in self.headers if key.lower() == wanted), None)
+        for key, value in self.headers:
+            if key.lower() == wanted:
+                return value
+        return None
 
 
 @dataclass(slots=True)

@@ -76,7 +76,7 @@ class HttpForwarder:
         self, method: str, url: URL, headers: CIMultiDict[str], body: bytes | None, ran: str
     ) -> aiohttp.ClientResponse:
         """The response to one request, to be released by the caller. Raises UpstreamError."""
-        data = io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_BYTES else body
+        data = None if body is None else _payload(body)
         not_added = [name for name in _ADDED if name not in headers] or None
         try:
             response = await self._client.request(
@@ -168,14 +168,19 @@ class _Body:
         return chunk
 
 
+def _payload(body: bytes) -> aiohttp.BytesPayload | io.BytesIO:
+    return aiohttp.BytesPayload(body) if len(body) <= _AT_ONCE_BYTES else io.BytesIO(body)
+
+
 def sent_on(headers: Sequence[Header], plain: bool) -> CIMultiDict[str]:
     """What the upstream gets of a client's headers."""
     sent: CIMultiDict[str] = CIMultiDict(headers)
-    encodings = sent.getall("Accept-Encoding", ())
-    for name in (*_named_by_connection(sent), *_NOT_SENT_ON):
-        sent.popall(name, None)
-    if len(set(map(str.lower, sent))) < len(sent):
+    names = set(map(str.lower, sent))
+    if len(names) < len(sent):
         sent = _in_one_spelling(sent)
+    encodings = sent.getall("Accept-Encoding", ())
+    for name in names & _NOT_SENT_ON | names.intersection(_named_by_connection(sent)):
+        del sent[name]
     sent.add("Accept-Encoding", "identity" if plain else ", ".join(encodings) or "identity")
     return sent
 
