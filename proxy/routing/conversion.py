@@ -213,6 +213,8 @@ class Conversion:
             await self._store.create(task)
         except StoreError as exc:
             log.error("task_not_stored", tool=call.name, reason=exc.message)
+            call.converting = False
+            call.changed.beat()
             if call.policy.mode is ToolMode.REQUIRED:
                 raise StoreError("the task could not be stored; the call was not sent") from exc
             rnd.may_convert = False

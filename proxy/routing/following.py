@@ -210,6 +210,8 @@ class Follower:
         that says it never was. Raises StoreError and TaskNotFound."""
         while self.call.may_be_stored_unsent:
             task = await self._store.get(self.task.id, result=False)
+            if task.status.is_terminal:
+                return  # cancelled this very moment
             try:
                 await self._store.compare_and_set(task, lifecycle.started(task))
                 return
@@ -219,7 +221,7 @@ class Follower:
     async def forget_answers(self, keys: Collection[str]) -> None:
         """These answers have reached the upstream and need not be kept; at the latest they go at the end."""
         delay_s = STORE_RETRY_FIRST_S
-        while True:
+        while not self._frozen:
             try:
                 task = await self._store.get(self.task.id, result=False)
                 if not task.status.is_terminal:

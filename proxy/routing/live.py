@@ -58,6 +58,7 @@ class RestoredQuestion:
         self._params = params
         self._attached = anyio.Event()
         self._real: Question | None = None
+        self._refusal: bytes | None = None
 
     @property
     def id(self) -> RequestId:
@@ -72,8 +73,11 @@ class RestoredQuestion:
         return self._params
 
     def attach(self, real: Question | None) -> None:
+        """None: its asker is not there any more, and whoever answers need not wait."""
         self._real = real
         self._attached.set()
+        if real is not None and self._refusal is not None:
+            real.refuse(self._refusal)
 
     async def answer(self, result: bytes) -> None:
         await self._attached.wait()
@@ -81,6 +85,7 @@ class RestoredQuestion:
             await self._real.answer(result)
 
     def refuse(self, error: bytes) -> None:
+        self._refusal = error
         if self._real is not None:
             self._real.refuse(error)
 
@@ -216,12 +221,17 @@ class LiveCall:
         if not self.may_repeat:
             return False
         self.may_repeat, self.place, self.trace, self.resumes = False, None, None, None
-        for restored in self._restored:
-            restored.attach(None)
-        self._restored.clear()
+        self.capabilities, self.waits_for = self.request.capabilities, WAITING_FOR_PROCESS
+        self.sent_at = None
+        self._forget_restored()
         self.questions.clear()
         self._turn()
         return True
+
+    def _forget_restored(self) -> None:
+        for restored in self._restored:
+            restored.attach(None)
+        self._restored.clear()
 
     def goes_on_with(self, request: ClientRequest) -> None:
         """From now on this request of the client is answered: what it declared counts."""
@@ -279,6 +289,7 @@ class LiveCall:
         """The first end stays."""
         if not self.ended:
             self.outcome, self.loss, self.stopped = outcome, loss, stopped
+            self._forget_restored()
             self.questions.clear()
             self._turn()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, TypeAlias, assert_never
 
 import anyio
@@ -24,7 +23,7 @@ from proxy.owners import Credentials, Owner
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import RequestId, error_object
 from proxy.routing.base import ClientRequest
-from proxy.routing.live import LiveCall, OpenQuestion, Place
+from proxy.routing.live import WAITING_FOR_PROCESS, LiveCall, OpenQuestion, Place
 from proxy.routing.modern_input import left_round
 from proxy.routing.runner import Runner
 from proxy.stores.base import TaskStore
@@ -40,9 +39,10 @@ OUTCOME_UNKNOWN: Final = "outcome unknown: the proxy stopped while the call was 
 NEVER_STARTED: Final = "never started: the proxy stopped while the call waited for an upstream process"
 WAITING_FOR_OWNER: Final = "The proxy was restarted: the call goes on with your next request, by its token."
 TOKEN_WAIT_S: Final = 3_600.0  # for the owner to come back; a client that polls does within seconds
-AT_ONCE: Final = 32  # so many are taken up at a time: each may open a connection or start a process
+AT_ONCE: Final = 32  # so many are failed at a time: each is a commit, and others have their own
 RETRY_S: Final = 5.0  # after a fault of the store
 
+_WAITING: Final = frozenset({WAITING_FOR_OWNER, WAITING_FOR_PROCESS})
 _NO_ID: Final = RequestId(b"0", 0)
 _NOTHING: Final = Repeat(b"{}", "{}")
 
@@ -73,15 +73,20 @@ Plan: TypeAlias = Resume | WaitForInput | SendAgain | GiveUp
 """What becomes of a task that an earlier process left."""
 
 
-def plan_for(task: Task, *, can_resume: bool) -> Plan:
-    """In the contract's order. `can_resume`: whether our upstream is one that has streams."""
+def plan_for(task: Task, *, can_resume: bool, may_repeat: bool) -> Plan:
+    """In the contract's order. `can_resume`: whether our upstream is one that has streams; `may_repeat`:
+    whether configuration, as it is now, lets the tool be repeated."""
     if task.trace is not None and task.trace.can_be_found and can_resume:
         return Resume(task.trace)
     if task.round is not None and task.inputs:
         return WaitForInput(task.round)
-    if task.repeat is not None:
+    if task.repeat is not None and may_repeat:
         return SendAgain(task.repeat)
-    return GiveUp(OUTCOME_UNKNOWN if task.sent else NEVER_STARTED)
+    return GiveUp(_what_is_known(task))
+
+
+def _what_is_known(task: Task) -> str:
+    return OUTCOME_UNKNOWN if task.sent else NEVER_STARTED
 
 
 PlaceOf = Callable[[Owner, Task, CallTrace], Awaitable[Place]]
@@ -129,7 +134,7 @@ class Recovery:
                 await self._clock.sleep(RETRY_S)
 
     async def _marked(self, task: Task) -> Task:
-        """The task with a time that is not before what its clients were told: shown before anybody can ask."""
+        """The task with a time not before what its clients were told: shown before anybody can ask."""
         marked = lifecycle.taken_up(task, self._clock.wall_ms())
         if marked is not task:
             try:
@@ -139,25 +144,59 @@ class Recovery:
         return marked
 
     async def _take_up(self, task: Task) -> None:
-        async with self._turn:
-            match plan_for(task, can_resume=self._place_of is not None):
-                case Resume(trace):
-                    await self._resume(task, trace)
-                case WaitForInput(trace):
-                    self._wait_for_input(task, trace)
-                case SendAgain(repeat):
-                    self._send_again(task, repeat)
-                case GiveUp(words):
-                    await self._fail(task, words)
-                case plan:
-                    assert_never(plan)
+        """A record that makes us stumble fails, and keeps neither the others nor the proxy from going on."""
+        try:
+            await self._carry_out(task)
+        except TaskNotFound:
+            return
+        except Exception:
+            log.exception("task_not_taken_up", task=task_hash(task.id), tool=task.name)
+            await self._fail(task, _what_is_known(task))
 
-    async def _resume(self, task: Task, trace: CallTrace) -> None:
-        assert self._place_of is not None  # else it was not planned
-        owner = Owner(task.owner)
-        call = self._call_of(task, await self._place_of(owner, task, trace))
+    async def _carry_out(self, task: Task) -> None:
+        """Once the record is read its call is followed without a further wait, so that no answer and no
+        cancel of the owner comes in between."""
+        place = await self._place_for(task)
+        task = await self._newest(task)
+        if task.status.is_terminal:
+            return
+        may_repeat = self._policy.for_tool(task.name).repeatable
+        match plan_for(task, can_resume=self._place_of is not None, may_repeat=may_repeat):
+            case Resume(trace):
+                assert place is not None  # what is in flight is found where it was
+                self._resume(task, trace, place, may_repeat=may_repeat)
+            case WaitForInput(trace):
+                self._wait_for_input(task, trace)
+            case SendAgain(repeat):
+                self._send_again(task, repeat)
+            case GiveUp(words):
+                async with self._turn:
+                    await self._fail(task, words)
+            case plan:
+                assert_never(plan)
+
+    async def _place_for(self, task: Task) -> Place | None:
+        if self._place_of is None or task.trace is None or not task.trace.can_be_found:
+            return None
+        return await self._place_of(Owner(task.owner), task, task.trace)
+
+    async def _newest(self, task: Task) -> Task:
+        while True:
+            try:
+                return await self._store.get(task.id, result=False)
+            except StoreError as exc:
+                log.error("task_not_read", task=task_hash(task.id), reason=exc.message)
+                await self._clock.sleep(RETRY_S)
+
+    def _resume(self, task: Task, trace: CallTrace, place: Place, *, may_repeat: bool) -> None:
+        call = self._call_of(task, place)
+        call.capabilities = ANY_CAPABILITIES  # the server was told those of the client, and asks nothing else
+        if task.status is TaskStatus.WORKING and task.status_message not in _WAITING:
+            call.goes_on_from(task.status_message)
+        call.waits_for = call.progress_text() or lifecycle.WORKING_MESSAGE
+        self._have_wait_for_token(call, task)
         call.resumes = StreamPosition(trace.session_id, trace.version, trace.call_id, trace.event_id)
-        call.trace, call.may_repeat = trace, task.repeat is not None
+        call.trace, call.may_repeat = trace, task.repeat is not None and may_repeat
         for question in task.inputs:
             asked = question.as_asked if question.as_asked is not None else question.params
             restored = call.restored(question.question_id, question.method, asked)
@@ -172,37 +211,45 @@ class Recovery:
         call.round, call.left_round = trace, left.params
         for question in task.inputs:
             call.questions[question.key] = OpenQuestion(left.questions[question.key], question)
+        self._have_wait_for_token(call, task)
         self._runner.take_up(call, task, deliver=False)
         log.info("task_resumed", task=task_hash(task.id), tool=task.name)
 
     def _send_again(self, task: Task, repeat: Repeat) -> None:
         """What was asked of the client before is asked anew, if at all."""
         call = self._call_of(task, None)
+        self._have_wait_for_token(call, task)
         self._runner.take_up(call, task, deliver=False)
         log.info("task_repeated", task=task_hash(task.id), tool=task.name)
 
     def _call_of(self, task: Task, place: Place | None) -> LiveCall:
         owner = Owner(task.owner)
         repeat = task.repeat if task.repeat is not None else _NOTHING
-        capabilities = ClientCapabilities(repeat.offered, tasks=True) if place is None else ANY_CAPABILITIES
+        capabilities = ClientCapabilities(repeat.offered, tasks=True)
         request = ClientRequest(_NO_ID, task.method, RawObject.parse(repeat.params), owner, capabilities)
         tool = self._policy.for_tool(task.name)
         call = LiveCall(request, task.name, tool, want_progress=True, check=_unchecked, place=place)
-        call.next_key, call.was_sent = task.next_key, task.sent
-        if task.status is TaskStatus.WORKING:
-            call.goes_on_from(task.status_message)
-        if owner.has_token and self._place_of is not None:
-            call.waits_for, call.before = WAITING_FOR_OWNER, partial(self._wait_for_token, owner)
+        call.next_key, call.was_sent, call.may_be_stored_unsent = task.next_key, task.sent, not task.sent
         return call
 
-    async def _wait_for_token(self, owner: Owner) -> None:
+    def _have_wait_for_token(self, call: LiveCall, task: Task) -> None:
         """What goes upstream needs the token of the owner, which is not stored (contract section 9)."""
-        with anyio.move_on_after(TOKEN_WAIT_S):
-            await self._credentials.wait_for(owner)
+        owner, then = call.request.owner, call.waits_for
+        if not owner.has_token or self._place_of is None:
             return
-        raise UpstreamUnavailable(
-            f"{OUTCOME_UNKNOWN}; its owner, whose token it needs, did not come back within {TOKEN_WAIT_S:g} s"
-        )
+
+        async def wait() -> None:
+            with anyio.move_on_after(TOKEN_WAIT_S):
+                await self._credentials.wait_for(owner)
+                call.waits_for = then
+                call.changed.beat()
+                return
+            raise UpstreamUnavailable(
+                f"{_what_is_known(task)}; its owner, whose token it needs, did not come back within "
+                f"{TOKEN_WAIT_S:g} s"
+            )
+
+        call.waits_for, call.before = WAITING_FOR_OWNER, wait
 
     async def _fail(self, task: Task, words: str) -> None:
         """Until it is stored, or nothing is left to be stored."""

@@ -9,7 +9,7 @@ at any point. Contract sections 4 and 9.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 
@@ -33,6 +33,7 @@ from proxy.errors import (
 from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Metrics
 from proxy.protocol import names
+from proxy.protocol.jsonrpc import RequestId
 from proxy.routing import modern_input, url_elicitations
 from proxy.routing.base import ClientRequest
 from proxy.routing.following import Follower
@@ -87,7 +88,8 @@ class Runner:
     def spawn(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run something of ours beyond the request that asked for it."""
         assert self._tasks is not None  # `run` is running
-        self._tasks.start_soon(_guarded, work, args)
+        name = getattr(work, "__qualname__", str(work))
+        self._tasks.start_soon(_guarded, work, args, name=name)
 
     def give_up_waiting(self) -> None:
         """At the end of the drain: calls that clients still wait for are answered with an error."""
@@ -161,6 +163,7 @@ class Runner:
                         raise
                     log.info("call_not_resumed", reason=exc.message)
                     await self._run_on(call, self._place_of(call))
+            await self._give_up_left(call)
         except ProxyError as exc:
             call.lose(exc)
         except Exception:
@@ -169,6 +172,20 @@ class Runner:
         finally:
             self._calls.discard(call)
             self._ends.beat()
+
+    async def _give_up_left(self, call: LiveCall) -> None:
+        """One that was stopped before it was taken up: the upstream works on it, and is told all the same."""
+        if call.resumes is None or call.place is None:
+            return
+        upstream_task = None if call.trace is None else call.trace.upstream_task
+        try:
+            async with call.place() as session:
+                if upstream_task is not None:
+                    session.cancel_task(upstream_task)
+                else:
+                    session.cancel_call(call.resumes.call_id)
+        except UpstreamError as exc:
+            log.warning("call_not_cancelled", reason=exc.message)
 
     def _place_of(self, call: LiveCall) -> AbstractAsyncContextManager[LegacySession]:
         if call.place is not None:
@@ -188,8 +205,10 @@ class Runner:
         """A record that says that nothing was sent must not outlive this moment."""
         call.was_sent = True  # whatever is stored from now on says so
         if call.may_be_stored_unsent:
-            follower = next(f for f in self._followers.values() if f.call is call)
-            await follower.mark_started()
+            while call.converting and not call.is_task:  # its record is on its way to the store
+                await call.changed.event.wait()
+            for follower in [f for f in self._followers.values() if f.call is call]:
+                await follower.mark_started()
 
     async def _keep_log_level(self, call: LiveCall, session: LegacySession) -> None:
         """Have the upstream log from the lowest level on that a call of this session asks for (LOG-004)."""
@@ -229,7 +248,8 @@ class Runner:
             return await self._sent(call, session, params)
         pending = session.take_up(resumes, call.request.method, call.name, call)
         call.attach(session, resumes.call_id)
-        return await session.answer_to(pending)
+        outcome = await session.answer_to(pending)
+        return await UpstreamTask(call, session, self._clock).outcome_after(outcome)
 
     async def _sent(self, call: LiveCall, session: LegacySession, params: bytes) -> Outcome:
         method, progress = call.request.method, call.want_progress
@@ -247,21 +267,26 @@ class Runner:
             self.spawn(session.doubt)
         return outcome
 
-    async def _send_answers(self, questions: Mapping[str, Question], answers: Mapping[str, bytes]) -> None:
-        for key, question in questions.items():
-            await self._send_answer(question, answers[key])
+    async def _send_answers(
+        self, questions: Mapping[str, Question], answers: Mapping[str, bytes]
+    ) -> Sequence[str]:
+        """The keys of those that reached their askers."""
+        return [key for key, one in questions.items() if await self._send_answer(one, answers[key])]
 
-    async def _send_answer(self, question: Question, value: bytes) -> None:
+    async def _send_answer(self, question: Question, value: bytes) -> bool:
         """Hand one answer to the asker. After a broken send it is sent once more, under the same id."""
         try:
             await question.answer(value)
+            return True
         except UpstreamError as exc:
             log.warning("answer_not_delivered", reason=exc.message, again_in_s=ANSWER_RETRY_S)
-            await self._clock.sleep(ANSWER_RETRY_S)
-            try:
-                await question.answer(value)
-            except UpstreamError as again:
-                log.error("answer_not_delivered", reason=again.message)
+        await self._clock.sleep(ANSWER_RETRY_S)
+        try:
+            await question.answer(value)
+            return True
+        except UpstreamError as again:
+            log.error("answer_not_delivered", reason=again.message)
+            return False
 
     # -- limits -------------------------------------------------------------------------------------
 
@@ -301,6 +326,7 @@ class Runner:
         call.is_task = True
         follower = Follower(call, task, self._store, self._policy, self._clock)
         self._followers[task.id] = follower
+        call.changed.beat()
         self.spawn(self._follow, follower, created)
 
     async def _follow(self, follower: Follower, created: float | None) -> None:
@@ -317,13 +343,16 @@ class Runner:
     def take_up(self, call: LiveCall, task: Task, *, deliver: bool = True) -> None:
         """Go on with a task that an earlier process left: follow it, send or resume its call, and `deliver`
         answers of the client that may not have reached the upstream."""
-        questions = {a.key: call.restored(a.question_id) for a in task.answers} if deliver else {}
+        answers = {a.key: a for a in task.answers} if deliver else {}
+        # Those to questions of our own (visited URLs) have no request of the upstream.
+        upstreams = {key: a for key, a in answers.items() if RequestId.parse(a.question_id) is not None}
+        questions = {key: call.restored(a.question_id) for key, a in upstreams.items()}
         self._metrics.task_taken_up()
         self._start_following(call, task, None)
         self.start(call)
         if questions:
-            answers = {a.key: a.value for a in task.answers}
-            self.spawn(self._deliver, self._followers[task.id], questions, answers)
+            values = {key: a.value for key, a in answers.items()}
+            self.spawn(self._deliver, self._followers[task.id], questions, values)
 
     def carry_out(self, task: Task) -> None:
         """Do upstream what a client made of the stored task: answer, or cancel. Does not wait for it.
@@ -344,9 +373,9 @@ class Runner:
     async def _deliver(
         self, follower: Follower, questions: Mapping[str, Question], answers: Mapping[str, bytes]
     ) -> None:
-        await self._send_answers(questions, answers)
-        if follower.call.round is None:  # else they go out with the next round, maybe of a later process
-            await follower.forget_answers(questions.keys())
+        delivered = await self._send_answers(questions, answers)
+        if delivered and follower.call.round is None:  # else they go out with the next round
+            await follower.forget_answers(delivered)
 
     def refuse(self, task_id: str, key: str, error: bytes) -> None:
         """The client answers an open question of a task with an error (raw): its asker gets that."""

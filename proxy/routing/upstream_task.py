@@ -70,6 +70,14 @@ class UpstreamTask:
         task_id = self._created(created)
         return created if task_id is None else await self.outcome_of(task_id)
 
+    async def outcome_after(self, answer: Outcome) -> Outcome:
+        """What becomes of a call that an earlier process has sent, and of which it did not know any more
+        whether it was to be a task."""
+        if not isinstance(answer, Result) or _is_tool_result(answer.raw):
+            return answer
+        task_id = self._created(answer)
+        return answer if task_id is None else await self.outcome_of(task_id)
+
     def _created(self, outcome: Outcome) -> str | None:
         """The id of the task that was made; None where the answer is that of an ordinary call."""
         if not isinstance(outcome, Result):
@@ -161,3 +169,10 @@ class UpstreamTask:
         message = task.text("statusMessage")
         if message and self._shown not in _TERMINAL:
             self._call.says(message)
+
+
+def _is_tool_result(raw: bytes) -> bool:
+    try:
+        return "content" in RawObject.parse(raw)
+    except JsonError:
+        return True

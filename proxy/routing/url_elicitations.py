@@ -60,6 +60,7 @@ async def visited(call: LiveCall, questions: list[UrlQuestion]) -> bool:
         if not call.is_task:  # a task ends with the server's error
             call.miss(missing)
         return False
+    call.trace = None  # nothing of the call is in flight that a later process could find
     for question in questions:
         call.ask(question)
     for question in questions:

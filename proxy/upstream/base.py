@@ -98,7 +98,7 @@ class CallListener(Protocol):
         ...
 
     def on_position(self, position: StreamPosition) -> None:
-        """The call's stream was read up to here; what comes next is told after this."""
+        """The call's stream was read up to here, and what stands there was told, unless it is the answer."""
         ...
 
 

@@ -427,10 +427,10 @@ class HttpTransport:
     def _take(self, events: Iterable[Event], cursor: Cursor, call: _Call | None) -> None:
         for event in events:
             cursor.note(event)
-            if event.id is not None and call is not None and cursor.last_id:
-                self._tell_position(call, cursor.last_id)
             if event.event == MESSAGE and event.data:
                 self._deliver(event.data, call)
+            if event.id is not None and call is not None and cursor.last_id:
+                self._tell_position(call, cursor.last_id)  # not that of the answer: it must be had again
 
     def _tell_position(self, call: _Call, event_id: str) -> None:
         if self._version is not None and self._version not in MODERN_VERSIONS and not call.answered:

@@ -32,7 +32,8 @@ class PendingCall:
 
     `id` doubles as its progress token: both are ours, integers, and never used twice in a session.
     `questions` are those that it waits with for an answer. `upstream_task` is the upstream's own 2025 task
-    that it waits for.
+    that it waits for. `number` is higher than those of all calls that were in flight here before it, also
+    of those that an earlier process sent.
     """
 
     id: int
@@ -46,6 +47,7 @@ class PendingCall:
     progress: float = float("-inf")
     upstream_task: str | None = None
     begun: float = 0.0  # monotonic
+    number: int = 0
 
     @property
     def carries_input(self) -> bool:
@@ -81,7 +83,7 @@ class PendingTable:
     def __init__(self, first_id: int = 1) -> None:
         self._calls: dict[int, PendingCall] = {}
         self._ids = itertools.count(first_id)
-        self._newest_id = 0
+        self._newest = 0
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -93,10 +95,7 @@ class PendingTable:
         return call.id in self._calls
 
     def add(self, method: str, name: str | None, listener: CallListener) -> PendingCall:
-        call = PendingCall(next(self._ids), method, name, listener)
-        self._calls[call.id] = call
-        self._newest_id = call.id
-        return call
+        return self._put(PendingCall(next(self._ids), method, name, listener))
 
     def new_id(self) -> int:
         """For a request whose answer nobody waits for."""
@@ -104,7 +103,12 @@ class PendingTable:
 
     def restore(self, id: int, method: str, name: str | None, listener: CallListener) -> PendingCall:
         """A call that an earlier process sent under this id."""
-        call = self._calls[id] = PendingCall(id, method, name, listener)
+        return self._put(PendingCall(id, method, name, listener))
+
+    def _put(self, call: PendingCall) -> PendingCall:
+        self._newest += 1
+        call.number = self._newest
+        self._calls[call.id] = call
         return call
 
     def remove(self, call: PendingCall) -> None:
@@ -150,9 +154,9 @@ class PendingTable:
         return next(iter(self._calls.values())) if len(self._calls) == 1 else None
 
     @property
-    def newest_id(self) -> int:
-        """The id of the call that was begun last, still in flight or not."""
-        return self._newest_id
+    def newest(self) -> int:
+        """The number of the call that was begun last, still in flight or not."""
+        return self._newest
 
     def lone_carrier(self) -> PendingCall | None:
         """The one call in flight that can carry input, if there is just one."""
@@ -162,6 +166,6 @@ class PendingTable:
     def attribute(self, asking: AskingTools, up_to: float = float("inf")) -> PendingCall | None:
         """The call that a question belongs to where nothing on the wire says so; None if none can carry it.
 
-        Not one with an id above `up_to`: what was sent after the question came did not ask it.
+        Not one with a number above `up_to`: what was sent after the question came did not ask it.
         """
-        return attribute((c for c in self._calls.values() if c.id <= up_to), asking)
+        return attribute((c for c in self._calls.values() if c.number <= up_to), asking)

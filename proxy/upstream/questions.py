@@ -109,7 +109,7 @@ class Questions:
         asker = origin if origin is not None and origin.carries_input else None
         if call_id is None and asker is None and request.method != names.ROOTS_LIST:
             asker = self._table.lone_carrier()
-        question = UpstreamQuestion(self, request, asker, self._table.newest_id)
+        question = UpstreamQuestion(self, request, asker, self._table.newest)
         question.related_task = related
         if self._is_replayed(question):
             return
@@ -155,7 +155,7 @@ class Questions:
     def restore(self, call: PendingCall, request: Request) -> UpstreamQuestion:
         """A question of this call that an earlier process was asked, and has not answered. If the upstream
         repeats it, that is no second one."""
-        question = UpstreamQuestion(self, request, call, call.id)
+        question = UpstreamQuestion(self, request, call, call.number)
         question.related_task = call.upstream_task
         question.holder = call
         call.questions.append(question)

@@ -369,14 +369,18 @@ class LegacySession:
     def _give_up(self, pending: PendingCall) -> None:
         """Nobody waits for it any more: the upstream is told, unless it has answered."""
         if pending in self._table and pending.upstream_task is None:
-            notice = cancelled_params(pending.id, "no longer needed")
-            self._posts.post(jsonrpc.notification(names.CANCELLED, notice))
+            self.cancel_call(pending.id)
 
     def _retire(self, pending: PendingCall) -> None:
         """Nobody waits for it any more."""
         self._table.remove(pending)
         self._transport.abandon(pending.id)
         self._questions.end(pending)
+
+    def cancel_call(self, call_id: int) -> None:
+        """Tell the upstream that nobody waits any more for this call, be it of an earlier process."""
+        notice = cancelled_params(call_id, "no longer needed")
+        self._posts.post(jsonrpc.notification(names.CANCELLED, notice))
 
     def cancel_task(self, task_id: str) -> None:
         """Have the upstream cancel a 2025 task of its own (T25-CAN-006)."""

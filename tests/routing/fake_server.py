@@ -19,6 +19,7 @@ from proxy.clock import Pulse
 from proxy.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
 from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition
 
+SESSION: Final = "session-1"
 SERVER_INFO: Final = {"name": "fake", "version": "1.2.3"}
 EVERYTHING: Final[Mapping[str, Any]] = {
     "tools": {"listChanged": True},
@@ -43,6 +44,8 @@ class Asked:
     """A question of the server on its way."""
 
     id: int | str
+    method: str = ""
+    params: dict[str, Any] = field(default_factory=dict)
     answered: anyio.Event = field(default_factory=anyio.Event)
     answers: list[dict[str, Any]] = field(default_factory=list)
 
@@ -65,6 +68,7 @@ class Call:
     params: dict[str, Any]
     raw: bytes
     cancelled: anyio.Event = field(default_factory=anyio.Event)
+    from_event: str | None = None
 
     @property
     def name(self) -> str:
@@ -89,6 +93,14 @@ class Call:
     def elicit(self, message: str = "Go on?", **more: Any) -> Asked:
         schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
         return self.ask("elicitation/create", message=message, requestedSchema=schema, **more)
+
+    def at(self, event_id: str) -> None:
+        """What is said next comes behind this event of the call's stream."""
+        self.wire.move(self.id, event_id)
+
+    def repeat(self, asked: Asked) -> None:
+        """What was said before on this stream, once more."""
+        self.wire.tell({"id": asked.id, "method": asked.method, "params": asked.params}, self.id)
 
     def withdraw(self, asked: Asked) -> None:
         self.say("notifications/cancelled", requestId=asked.id)
@@ -115,6 +127,7 @@ class Wire:
         self._asked: dict[int | str, Asked] = {}
         self._calls: dict[int, Call] = {}
         self.left = False
+        self._is_cut = False
         self.heard: list[dict[str, Any]] = []
         self.capabilities: dict[str, Any] = {}
 
@@ -137,6 +150,8 @@ class Wire:
 
     async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         await self._server.reads.wait()
+        if self._is_cut:
+            return
         if not self.is_open:
             raise self._error
         if (fault := self._server.send_fault) is not None and call is None:
@@ -161,6 +176,13 @@ class Wire:
     def leave(self) -> None:
         self.left = True
 
+    def take_up(self, call: int, event_id: str) -> None:
+        """As `upstream.http.HttpTransport`: the rest of a stream is asked for."""
+        params = {"_meta": {"progressToken": call}}
+        resumed = Call(self, call, "tools/call", params, b"", from_event=event_id)
+        self.keep(resumed)
+        self._server.take_resumed(resumed)
+
     def close(self) -> None:
         self._ending.set()
 
@@ -168,6 +190,10 @@ class Wire:
         return "fake"
 
     # -- what the test does -------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Whoever is at the other end neither hears nor tells any more; and does not notice."""
+        self._is_cut = True
 
     def break_off(self, reason: str = "upstream 'fake' died; outcome unknown") -> None:
         """The server dies."""
@@ -178,16 +204,16 @@ class Wire:
         self.tell_raw(json.dumps({"jsonrpc": "2.0", **message}).encode(), call)
 
     def tell_raw(self, message: bytes, call: int | None = None) -> None:
-        if self._receiver is not None and self.is_open:
+        if self._receiver is not None and self.is_open and not self._is_cut:
             self._receiver.received(message, call if self._server.tells_calls else None)
 
     def move(self, call: int, event_id: str) -> None:
         """The call's stream has brought an event of this id."""
         if self._receiver is not None:
-            self._receiver.moved(call, StreamPosition("session-1", "2025-11-25", call, event_id))
+            self._receiver.moved(call, StreamPosition(SESSION, self._server.version, call, event_id))
 
     def ask(self, method: str, params: dict[str, Any], call: int | None) -> Asked:
-        asked = Asked(f"q{len(self._asked)}" if len(self._asked) % 2 else len(self._asked))
+        asked = Asked(f"q{len(self._asked)}" if len(self._asked) % 2 else len(self._asked), method, params)
         self._asked[asked.id] = asked
         self.tell({"id": asked.id, "method": method, "params": params}, call)
         return asked
@@ -197,8 +223,19 @@ class Wire:
         asked.answers.append(message)
         asked.answered.set()
 
+    def goes_on(self) -> Wire:
+        """In the session of all wires before: what was asked there can be answered here."""
+        for wire in self._server.wires:
+            self._asked.update(wire._asked)
+        return self
+
     def keep(self, call: Call) -> None:
         self._calls[call.id] = call
+
+    def lose(self, call: int, error: UpstreamError) -> None:
+        """No answer will come to this call."""
+        assert self._receiver is not None
+        self._receiver.lost(call, error)
 
 
 class FakeServer:
@@ -228,6 +265,7 @@ class FakeServer:
         self.reads = anyio.Event()
         self.reads.set()
         self._untaken: deque[Call] = deque()
+        self._resumed: deque[Call] = deque()
         self._came = Pulse()
 
     @property
@@ -247,6 +285,16 @@ class FakeServer:
         while not self._untaken:
             await self._came.event.wait()
         return self._untaken.popleft()
+
+    async def next_resumed(self) -> Call:
+        """The next call whose stream is asked for from an event on: `from_event`."""
+        while not self._resumed:
+            await self._came.event.wait()
+        return self._resumed.popleft()
+
+    def take_resumed(self, call: Call) -> None:
+        self._resumed.append(call)
+        self._came.beat()
 
     def take(self, wire: Wire, message: dict[str, Any], raw: bytes) -> None:
         """A request came in."""
