@@ -52,6 +52,7 @@ class Adopted:
         self._spawn = spawn
         self._turn = anyio.Lock()
         self._adoption: Adoption | None = None
+        self._outdated: list[LegacySession] = []  # calls that began there may still be answered
         self._client_listens = False
         self._holds = 0
         self._giving_up = 0
@@ -69,14 +70,21 @@ class Adopted:
             yield await self._ready()
         finally:
             self._holds -= 1
-            if not self._holds and self._adoption is not None:
-                adoption, self._adoption = self._adoption, None
-                self._spawn(self._give_up, adoption.session)
+            if not self._holds:
+                self._give_up_all()
             self._left.beat()
+
+    def _give_up_all(self) -> None:
+        sessions, self._outdated = self._outdated, []
+        if self._adoption is not None:
+            sessions.append(self._adoption.session)
+            self._adoption = None
+        for session in sessions:
+            self._giving_up += 1
+            self._spawn(self._give_up, session)
 
     async def _give_up(self, session: LegacySession) -> None:
         """Once its last words are out: one may be that a call is cancelled."""
-        self._giving_up += 1
         try:
             with anyio.move_on_after(LAST_WORDS_S):
                 await session.wait_delivered()
@@ -110,7 +118,10 @@ class Adopted:
 
     async def _ready(self) -> LegacySession:
         async with self._turn:
-            if self._adoption is None or not self._adoption.session.is_alive:
+            if self._adoption is not None and not self._adoption.session.is_alive:
+                self._outdated.append(self._adoption.session)
+                self._adoption = None
+            if self._adoption is None:
                 adoption = self._make()
                 await self._started(adoption.session)
                 adoption.listen(not self._client_listens)
@@ -120,7 +131,11 @@ class Adopted:
     async def _started(self, session: LegacySession) -> None:
         started, faults = anyio.Event(), list[ProxyError]()
         self._spawn(_keep, session, started, faults)
-        await started.wait()
+        try:
+            await started.wait()
+        except anyio.get_cancelled_exc_class():
+            session.close()  # nobody else knows of it
+            raise
         if faults:
             raise faults[0]
         if not session.is_alive:
