@@ -207,16 +207,20 @@ class Follower:
 
     async def mark_started(self) -> None:
         """Store durably that the call is about to be sent, where a state may be stored, or on its way there,
-        that says it never was. Raises StoreError and TaskNotFound."""
+        that says it never was. While the store is broken the call waits on. Raises TaskNotFound."""
+        delay_s = STORE_RETRY_FIRST_S
         while self.call.may_be_stored_unsent:
-            task = await self._store.get(self.task.id, result=False)
-            if task.status.is_terminal:
-                return  # cancelled this very moment
             try:
-                await self._store.compare_and_set(task, lifecycle.started(task))
+                task = await self._store.get(self.task.id, result=False)
+                if not task.status.is_terminal:  # else it was cancelled this very moment
+                    await self._store.compare_and_set(task, lifecycle.started(task))
                 return
             except TaskConflict:
                 continue
+            except StoreError as exc:
+                log.error("task_not_stored", task=task_hash(self.task.id), reason=exc.message)
+                await self._clock.sleep(delay_s)
+                delay_s = min(delay_s * 2, STORE_RETRY_LAST_S)
 
     async def forget_answers(self, keys: Collection[str]) -> None:
         """These answers have reached the upstream and need not be kept; at the latest they go at the end."""
