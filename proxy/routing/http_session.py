@@ -110,12 +110,15 @@ class HttpSession:
     def end(self, reason: str, *, at_once: bool = False) -> None:
         """The session is over for its client, and what it waits for is answered with an error. Its server
         ends after the tasks that run there, or `at_once`."""
+        if not self.is_over:
+            log.info("session_ended", reason=reason)
         self._over.set()
         if at_once:
             self._at_once.set()
+        fault = UpstreamClosed(f"{reason} while the request was in flight; outcome unknown")
         for post in set(self._posts.values()):
             for request in list(post.open.values()):
-                self._settle(request.id, post, _error(request.id, UpstreamClosed(reason)))
+                self._settle(request.id, post, _error(request.id, fault))
         self._streams.end()
 
     @property

@@ -92,7 +92,7 @@ class SessionLayer:
         """End all sessions and their servers, those of tasks too. Bounded, as ending a server is."""
         self._closing = True
         for session in self._sessions:
-            session.end(SHUTTING_DOWN, at_once=True)
+            session.end("the proxy is shutting down", at_once=True)
         while len(self._sessions):
             await self._changed.event.wait()
 
@@ -176,6 +176,7 @@ class SessionLayer:
             self._sessions.new_id(), owner, self._make_server, self._clock, answered=self._changed
         )
         self._sessions.add(session)
+        log.info("session_opened", sessions=len(self._sessions))
         assert self._tasks is not None  # `run` is running
         self._tasks.start_soon(self._live, session)
         return session
