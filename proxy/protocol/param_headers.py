@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.0+)?\Z")
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=\Z", re.DOTALL)
 _MIRRORED_TYPES: Final = ("string", "integer", "boolean")
 MAX_MIRRORED: Final = 1_000  # of one tool; no HTTP server takes that many headers
+_MAX_DIGITS: Final = 1_000  # of an integer; no header of that size can be sent
 
 _Path: TypeAlias = "tuple[_Path, str] | None"
 """Names from a property up to the root: a step costs the same at any depth."""
@@ -119,6 +121,11 @@ def _all_annotations(input_schema: Any) -> Iterator[Any]:
                 if "x-mcp-header" in sub:
                     yield sub["x-mcp-header"]
                 stack.append(sub)
+
+
+def read_arguments(raw: bytes) -> Any:
+    """The arguments of a call, to be mirrored or compared. Integers past Python's limit stay text."""
+    return json.loads(raw, parse_int=lambda text: int(text) if len(text) <= _MAX_DIGITS else text)
 
 
 def headers_for(params: tuple[MirroredParam, ...], arguments: Any) -> dict[str, str]:

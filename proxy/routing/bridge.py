@@ -6,16 +6,15 @@ call upstream and its translated answer. Contract section 3.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from proxy.eras.era import Era
 from proxy.eras.to_modern import ServerInfo, discover_result, error_code
 from proxy.errors import ClientProtocolError, ErrorCode, TaskNotFound
 from proxy.protocol import names
 from proxy.protocol.envelope import RawObject
-from proxy.protocol.param_headers import MirroredParam, mismatch
+from proxy.protocol.param_headers import MirroredParam, mismatch, read_arguments
 from proxy.routing.base import Answer, ClientRequest, ErrorAnswer, ResultAnswer, Sink
 from proxy.routing.conversion import Conversion
 from proxy.upstream.pool import Pool
@@ -33,7 +32,6 @@ CAPABILITY_OF: Final[Mapping[str, str]] = {
 }
 """The server capability without which a method is unknown (DISC-005)."""
 
-_MAX_DIGITS: Final = 1_000
 _BEFORE_COMPLETIONS: Final = "2024-11-05"  # servers of that version complete without declaring it
 _UNKNOWN_METHOD_CODES: Final = frozenset(
     {ErrorCode.METHOD_NOT_FOUND, ErrorCode.INVALID_PARAMS, ErrorCode.INVALID_REQUEST}
@@ -98,14 +96,9 @@ def _check_param_headers(
     params: RawObject, mirrored: tuple[MirroredParam, ...], headers: Mapping[str, str]
 ) -> None:
     arguments = params.get("arguments")
-    fault = mismatch(mirrored, headers, None if arguments is None else _values(arguments))
+    fault = mismatch(mirrored, headers, None if arguments is None else read_arguments(arguments))
     if fault is not None:
         raise ClientProtocolError(ErrorCode.HEADER_MISMATCH, f"Header mismatch: {fault}")
-
-
-def _values(arguments: bytes) -> Any:
-    """Integers past Python's limit stay text; no header of that size can come in anyway."""
-    return json.loads(arguments, parse_int=lambda text: int(text) if len(text) <= _MAX_DIGITS else text)
 
 
 def _serves(info: ServerInfo, method: str) -> bool:

@@ -8,19 +8,13 @@ Tool Parameters".
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any, Final
-
 from proxy.eras.to_modern import error_code
 from proxy.errors import ErrorCode
 from proxy.protocol import names
-from proxy.protocol.param_headers import headers_for
+from proxy.protocol.param_headers import headers_for, read_arguments
 from proxy.routing.live import LiveCall
 from proxy.upstream.base import NO_HEADERS, Failure, Headers, Outcome
 from proxy.upstream.session import LegacySession
-
-_MAX_DIGITS: Final = 1_000  # of an integer; no header of that size can be sent anyway
 
 
 async def headers_of(call: LiveCall, session: LegacySession) -> Headers:
@@ -32,7 +26,7 @@ async def headers_of(call: LiveCall, session: LegacySession) -> Headers:
         return {f"{names.H_PARAM_PREFIX}{name}": value for name, value in request.param_headers.items()}
     mirrored = await session.catalogue.mirrored(call.name)
     arguments = request.params.get("arguments")
-    return headers_for(mirrored, _values(arguments)) if mirrored and arguments is not None else NO_HEADERS
+    return headers_for(mirrored, read_arguments(arguments)) if mirrored and arguments else NO_HEADERS
 
 
 def should_be_built_anew(call: LiveCall, session: LegacySession, outcome: Outcome) -> bool:
@@ -41,11 +35,3 @@ def should_be_built_anew(call: LiveCall, session: LegacySession, outcome: Outcom
         return False
     is_ours = call.request.param_headers is None
     return is_ours and isinstance(outcome, Failure) and error_code(outcome.error) == ErrorCode.HEADER_MISMATCH
-
-
-def _values(arguments: bytes) -> Any:
-    """Integers past Python's limit stay text."""
-    found: Mapping[str, Any] = json.loads(
-        arguments, parse_int=lambda text: int(text) if len(text) <= _MAX_DIGITS else text
-    )
-    return found

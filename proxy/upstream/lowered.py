@@ -19,9 +19,14 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.abc import TaskStatus as StartStatus
 
-from proxy.clock import Clock
+from proxy.clock import Clock, Pulse
 from proxy.eras.capabilities import ClientCapabilities
-from proxy.eras.lowering import initialize_result, without_unusable_tools
+from proxy.eras.lowering import (
+    initialize_result,
+    with_elicitation_id,
+    with_legacy_schemas,
+    without_unusable_tools,
+)
 from proxy.errors import (
     ClientProtocolError,
     ErrorCode,
@@ -40,14 +45,17 @@ from proxy.protocol.jsonrpc import (
     RequestId,
     ResultResponse,
 )
-from proxy.protocol.param_headers import headers_for
+from proxy.protocol.param_headers import headers_for, read_arguments
 from proxy.upstream.base import NO_HEADERS, Headers, Receiver
+from proxy.upstream.endpoint import OUTCOME_UNKNOWN
 from proxy.upstream.lowered_call import LoweredCall, Refused
 from proxy.upstream.lowered_listen import LoweredListen
 from proxy.upstream.session import LegacySession
 
 MakeSession = Callable[[ClientCapabilities], LegacySession]
 """A session with the modern server, not yet started."""
+
+LAST_WORDS_S: Final = 5.0  # for cancelling tasks of the server's own; must not hold up the end
 
 _QUESTION: Final = "tpx-question-"
 _NO_CAPABILITIES: Final = b"{}"
@@ -78,6 +86,8 @@ class LoweredTransport:
         self._listen: LoweredListen | None = None
         self._meta: dict[str, Any] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
+        self._settled = Pulse()
+        self._greeted = False
         self._questions: dict[str, _Question] = {}
         self._ids = itertools.count(1)
         self._ending = anyio.Event()
@@ -90,8 +100,7 @@ class LoweredTransport:
                 self._group = group
                 task_status.started()
                 await self._ending.wait()
-                for scope in list(self._scopes.values()):
-                    scope.cancel()
+                await self._give_up()
                 if self._session is not None:
                     self._session.close()
                     await self._session.wait_gone()
@@ -138,6 +147,14 @@ class LoweredTransport:
     def __repr__(self) -> str:
         return f"<LoweredTransport {self._session!r}, {len(self._scopes)} in flight>"
 
+    async def _give_up(self) -> None:
+        """Answer nothing more; calls in flight may still tell the server so."""
+        for scope in list(self._scopes.values()):
+            scope.cancel()
+        with anyio.move_on_after(LAST_WORDS_S):
+            while self._scopes:
+                await self._settled.event.wait()
+
     # -- requests -----------------------------------------------------------------------------------
 
     async def _serve(self, request: Request, call: int) -> None:
@@ -154,8 +171,14 @@ class LoweredTransport:
             except ProxyError as exc:
                 error = jsonrpc.error_object(exc.code, exc.message, exc.data)
                 self._receiver.received(jsonrpc.error_response(request.id, error), call)
+            except (JsonError, DuplicateMember) as exc:
+                error = jsonrpc.error_object(ErrorCode.INVALID_PARAMS, f"Invalid params: {exc}")
+                self._receiver.received(jsonrpc.error_response(request.id, error), call)
             finally:
                 del self._scopes[call]
+                self._settled.beat()
+        if scope.cancelled_caught and self._error is not None:  # the server is gone, not the client
+            self._receiver.lost(call, self._error)
 
     async def _result(self, request: Request, call: int) -> bytes:
         match request.method:
@@ -182,7 +205,13 @@ class LoweredTransport:
             told=self._receiver.received,
             headers_of=self._headers_of,
         )
-        result = await lowered.result()
+        try:
+            result = await lowered.result()
+        finally:
+            if lowered.is_doubtful and self._group is not None:
+                self._group.start_soon(session.doubt)
+        if request.method == names.TOOLS_LIST:
+            result = with_legacy_schemas(result)
         if request.method == names.TOOLS_LIST and session.mirrors_params:
             result, left_out = without_unusable_tools(result)
             if left_out:
@@ -197,7 +226,7 @@ class LoweredTransport:
         if not session.mirrors_params or tool is None or arguments is None:
             return NO_HEADERS
         mirrored = await session.catalogue.mirrored(tool)
-        return headers_for(mirrored, json.loads(arguments)) if mirrored else NO_HEADERS
+        return headers_for(mirrored, read_arguments(arguments)) if mirrored else NO_HEADERS
 
     def _established(self) -> LegacySession:
         if self._session is None:
@@ -213,13 +242,19 @@ class LoweredTransport:
             said = RawObject.parse(params or b"{}")
             declared, info = said.get("capabilities"), said.object("clientInfo")
             asked = said.text("protocolVersion")
+            capabilities = ClientCapabilities.parse(declared if declared is not None else _NO_CAPABILITIES)
         except (JsonError, DuplicateMember) as exc:
             raise ClientProtocolError(ErrorCode.INVALID_PARAMS, f"Invalid params: {exc}") from exc
-        capabilities = ClientCapabilities.parse(declared if declared is not None else _NO_CAPABILITIES)
-        if self._session is not None:
+        if self._greeted:
             raise ClientProtocolError(ErrorCode.INVALID_REQUEST, "Invalid request: initialized already")
+        self._greeted = True
         session = self._make_session(capabilities)
-        await self._group.start(self._keep, session)
+        try:
+            await self._group.start(session.run)
+        except BaseException:
+            self._greeted = False
+            raise
+        self._group.start_soon(self._watch, session)
         self._session = session
         offered = json.loads(capabilities.offered)
         if session.info.has_tasks:
@@ -235,11 +270,13 @@ class LoweredTransport:
         self._group.start_soon(self._listen.run)
         return initialize_result(session.info, asked)
 
-    async def _keep(self, session: LegacySession, *, task_status: StartStatus[None]) -> None:
-        """Run the session; when it ends, so does the client's."""
-        await session.run(task_status=task_status)
+    async def _watch(self, session: LegacySession) -> None:
+        """When the session takes no more calls, the client's ends with it; the next one finds out what the
+        server is now."""
+        await session.wait_ended()
         if not self._ending.is_set():
-            self._error = session.loss
+            changed = f"upstream '{self._name}' is no longer what it was; {OUTCOME_UNKNOWN}"
+            self._error = session.loss or UpstreamClosed(changed)
             self._ending.set()
 
     def _level_set(self, params: bytes | None) -> bytes:
@@ -271,7 +308,8 @@ class LoweredTransport:
         """A request to the client. If the wait is cancelled, the client is told."""
         rid = f"{_QUESTION}{next(self._ids)}"
         question = self._questions[rid] = _Question(call)
-        self._receiver.received(jsonrpc.request(RequestId(dumps(rid), rid), method, params), call)
+        question_params = with_elicitation_id(params, rid) if method == names.ELICITATION_CREATE else params
+        self._receiver.received(jsonrpc.request(RequestId(dumps(rid), rid), method, question_params), call)
         try:
             await question.answered.wait()
         finally:
@@ -288,8 +326,8 @@ class LoweredTransport:
                 raise UpstreamClosed("the question was not answered")
 
     def _answered(self, answer: ResultResponse | ErrorResponse) -> None:
-        rid = answer.id
-        question = self._questions.get(rid.value) if rid is not None and isinstance(rid.value, str) else None
+        rid = None if answer.id is None else answer.id.value
+        question = self._questions.pop(rid, None) if isinstance(rid, str) else None
         if question is not None:
             question.answer = answer
             question.answered.set()

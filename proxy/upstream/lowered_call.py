@@ -10,14 +10,16 @@ Requirements"; contract section 7.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
 
 from proxy.clock import Clock
 from proxy.eras.lowering import lowered_error, lowered_result, modern_params
-from proxy.eras.to_modern import error_code, with_progress_token
+from proxy.eras.to_modern import MODERN_CODES, error_code, with_progress_token
 from proxy.errors import ErrorCode, UpstreamError, UpstreamProtocolError
+from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, loads, splice
 from proxy.protocol.jsonrpc import Request, RequestId
@@ -30,6 +32,18 @@ STATE_RETRY_LAST_S: Final = 30.0
 POLL_S: Final = 1.0  # where the server suggests nothing
 LEAST_POLL_S: Final = 0.1
 MOST_POLL_S: Final = 60.0
+FAILURES: Final = 5  # in a row, of `tasks/get`, before the task counts as lost
+CANCEL_NOTICE_TIMEOUT_S: Final = 3.0  # courtesy to the server; must not hold up the client's end
+OF_ANOTHER_ERA: Final = MODERN_CODES | {
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.METHOD_NOT_FOUND,
+    ErrorCode.INVALID_PARAMS,
+}
+"""What a server of another era answers to a modern request; ordinary errors look the same."""
+
+_QUESTIONS: Final = (names.ELICITATION_CREATE, names.SAMPLING_CREATE_MESSAGE, names.ROOTS_LIST)
+
+log = get_logger()
 
 Ask = Callable[[str, bytes | None, int], Awaitable[bytes]]
 """Asks the client during a call: method, raw params, our id of the call. Raises Refused if it answers with an
@@ -74,6 +88,7 @@ class LoweredCall:
         self._told = told
         self._headers_of = headers_of
         self._token = _progress_token(request.params)
+        self.is_doubtful = False  # a server of the other era might have answered as this one did
 
     async def result(self) -> bytes:
         """The raw result. Raises Refused for an error of the server's, and UpstreamError."""
@@ -82,7 +97,7 @@ class LoweredCall:
         for attempt in range(MAX_ROUNDS):
             outcome = await self._sent(params)
             if isinstance(outcome, Failure):
-                raise Refused(lowered_error(outcome.error))
+                raise Refused(lowered_error(self._request.method, outcome.error))
             try:
                 result = RawObject.parse(outcome.raw)
                 kind = result.text("resultType") or names.COMPLETE
@@ -103,10 +118,15 @@ class LoweredCall:
 
     async def _sent(self, params: bytes) -> Outcome:
         """Once more where the server says that the headers do not match: then nothing has run (HTTP-044)."""
-        outcome = await self._send(params, await self._headers_of(params))
-        if isinstance(outcome, Failure) and error_code(outcome.error) == ErrorCode.HEADER_MISMATCH:
-            self._session.catalogue.forget()
+        try:
             outcome = await self._send(params, await self._headers_of(params))
+            if isinstance(outcome, Failure) and error_code(outcome.error) == ErrorCode.HEADER_MISMATCH:
+                self._session.catalogue.forget()
+                outcome = await self._send(params, await self._headers_of(params))
+        except UpstreamProtocolError:
+            self.is_doubtful = True
+            raise
+        self.is_doubtful = isinstance(outcome, Failure) and error_code(outcome.error) in OF_ANOTHER_ERA
         return outcome
 
     async def _send(self, params: bytes, headers: Headers = NO_HEADERS) -> Outcome:
@@ -127,54 +147,64 @@ class LoweredCall:
         return splice(base, changes)
 
     async def _answers(self, requests: RawObject) -> bytes:
-        """By the server's keys; all are asked at once."""
+        """By the server's keys; all are asked at once. One that is refused makes the others pointless."""
+        questions = [(m.key, *_question(requests, m.key)) for m in requests.members]
         found: dict[str, bytes] = {}
         refused: list[Refused] = []
 
-        async def ask(key: str, question: RawObject) -> None:
+        async def ask(key: str, method: str, params: bytes | None) -> None:
             try:
-                found[key] = await self._ask(
-                    question.text("method") or "", question.get("params"), self._call
-                )
+                found[key] = await self._ask(method, params, self._call)
             except Refused as exc:
                 refused.append(exc)
+                tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            for member in requests.members:
-                question = requests.object(member.key)
-                if question is not None:
-                    tasks.start_soon(ask, member.key, question)
+            for key, method, params in questions:
+                tasks.start_soon(ask, key, method, params)
         if refused:
             raise refused[0]
-        return b"{" + b",".join(dumps(key) + b":" + value for key, value in found.items()) + b"}"
+        return b"{" + b",".join(dumps(key) + b":" + found[key] for key, _, _ in questions) + b"}"
 
     # -- a task of the server's own -------------------------------------------------------------------
 
     async def _result_of_task(self, task: RawObject) -> bytes:
         task_id = task.text("taskId")
-        if task_id is None:
-            raise UpstreamProtocolError("the upstream answered with a task that has no id")
+        if self._request.method != names.TOOLS_CALL or not self._session.info.has_tasks or task_id is None:
+            raise UpstreamProtocolError("the upstream answered with a task where there can be none")
         try:
             return await self._polled(task_id, task)
         except anyio.get_cancelled_exc_class():
-            self._session.post(names.TASKS_CANCEL, self._of_task(task_id))
+            with anyio.move_on_after(CANCEL_NOTICE_TIMEOUT_S, shield=True), suppress(UpstreamError):
+                await self._about_task(names.TASKS_CANCEL, self._of_task(task_id))
             raise
 
     async def _polled(self, task_id: str, task: RawObject) -> bytes:
         answered: set[str] = set()
+        failures = 0
         while True:
             await self._clock.sleep(_poll_s(task))
-            outcome = await self._session.call(
-                names.TASKS_GET, self._of_task(task_id), self, want_progress=False
-            )
+            try:
+                outcome = await self._about_task(names.TASKS_GET, self._of_task(task_id))
+                failures = 0
+            except UpstreamError as exc:  # the task goes on without us
+                failures += 1
+                if failures >= FAILURES or self._session.loss is not None:
+                    raise
+                log.info("upstream_task_not_read", reason=exc.message)
+                continue
             if isinstance(outcome, Failure):
-                raise Refused(lowered_error(outcome.error))
+                raise Refused(lowered_error(self._request.method, outcome.error))
             task = RawObject.parse(outcome.raw)
             match task.text("status"):
                 case "completed":
                     return lowered_result(self._request.method, task.get("result") or b"{}")
                 case "failed":
-                    raise Refused(lowered_error(task.get("error") or _error("the upstream's task failed")))
+                    raise Refused(
+                        lowered_error(
+                            self._request.method, task.get("error") or _error("the upstream's task failed")
+                        )
+                    )
                 case "cancelled":
                     raise Refused(_error("the upstream's task was cancelled"))
                 case "input_required":
@@ -192,7 +222,10 @@ class LoweredCall:
         left = splice(requests.raw, {m.key: None for m in requests.members if m.key not in fresh})
         responses = await self._answers(RawObject.parse(left))
         params = splice(self._of_task(task_id), {"inputResponses": responses})
-        await self._session.call(names.TASKS_UPDATE, params, self, want_progress=False)
+        await self._about_task(names.TASKS_UPDATE, params)
+
+    async def _about_task(self, method: str, params: bytes) -> Outcome:
+        return await self._session.call(method, params, self, want_progress=False)
 
     def _of_task(self, task_id: str) -> bytes:
         return modern_params(dumps({"taskId": task_id}), self._meta)
@@ -214,6 +247,15 @@ class LoweredCall:
 
     def on_position(self, position: StreamPosition) -> None:
         """Modern streams are not resumed."""
+
+
+def _question(requests: RawObject, key: str) -> tuple[str, bytes | None]:
+    """Method and params. Raises UpstreamProtocolError for what is no question."""
+    asked = requests.object(key)
+    method = asked.text("method") if asked is not None else None
+    if asked is None or method not in _QUESTIONS:
+        raise UpstreamProtocolError(f"inputRequests[{key!r}] is no question")
+    return method, asked.get("params")
 
 
 def _error(words: str) -> bytes:

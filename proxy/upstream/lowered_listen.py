@@ -30,6 +30,11 @@ _LISTS: Final = {
     "promptsListChanged": "prompts",
     "resourcesListChanged": "resources",
 }
+_TOLD: Final = {
+    "toolsListChanged": names.TOOLS_LIST_CHANGED,
+    "promptsListChanged": names.PROMPTS_LIST_CHANGED,
+    "resourcesListChanged": names.RESOURCES_LIST_CHANGED,
+}
 
 log = get_logger()
 
@@ -46,8 +51,12 @@ class LoweredListen:
         self._told = told
         self._uris: dict[str, None] = {}
         self._granted: frozenset[str] = frozenset()
-        self._acknowledged = anyio.Event()
-        self._changed = Pulse()
+        self._settled: frozenset[str] = frozenset()  # those of which the stream in use has shown what it does
+        self._in_stream: frozenset[str] = frozenset()
+        self._is_granted = False
+        self._was_lost = False
+        self._changed = Pulse()  # what is wanted
+        self._answered = Pulse()  # what is granted, or that nothing is
         self._lists = [key for key, group in _LISTS.items() if session.info.declares(group, "listChanged")]
 
     async def run(self) -> None:
@@ -60,11 +69,13 @@ class LoweredListen:
                 continue
             ended = anyio.Event()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._listen, ended)
-                if await self._either(changed, ended):
-                    delay_s = AGAIN_FIRST_S
+                tasks.start_soon(self._listen, tuple(self._uris), ended)
+                await self._either(changed, ended)
                 tasks.cancel_scope.cancel()
-            if ended.is_set() and not changed.is_set():
+            if changed.is_set() or self._is_granted:
+                delay_s = AGAIN_FIRST_S
+            if not changed.is_set():
+                self._was_lost = True
                 await self._clock.wait(changed, delay_s)
                 delay_s = min(delay_s * 2, AGAIN_LAST_S)
 
@@ -72,25 +83,22 @@ class LoweredListen:
         """Whether the server tells of changes of this resource from now on."""
         if uri not in self._uris:
             self._uris[uri] = None
-            await self._ask_anew()
+            self._changed.beat()
+        with anyio.move_on_after(ACKNOWLEDGE_S):
+            while uri not in self._settled:
+                await self._answered.event.wait()
         if uri in self._granted:
             return True
         self._uris.pop(uri, None)
         return False
 
     async def unsubscribe(self, uri: str) -> None:
-        if self._uris.pop(uri, 0) is None:
-            self._acknowledged = anyio.Event()
+        if uri in self._uris:
+            del self._uris[uri]
             self._changed.beat()
 
-    async def _ask_anew(self) -> None:
-        self._acknowledged = anyio.Event()
-        self._changed.beat()
-        with anyio.move_on_after(ACKNOWLEDGE_S):
-            await self._acknowledged.wait()
-
-    async def _either(self, changed: anyio.Event, ended: anyio.Event) -> bool:
-        """Whether the wishes have changed, rather than the stream ended."""
+    async def _either(self, changed: anyio.Event, ended: anyio.Event) -> None:
+        """Until the wishes have changed, or the stream has ended."""
         async with anyio.create_task_group() as tasks:
 
             async def wait(event: anyio.Event) -> None:
@@ -99,30 +107,44 @@ class LoweredListen:
 
             tasks.start_soon(wait, changed)
             tasks.start_soon(wait, ended)
-        return changed.is_set()
 
-    async def _listen(self, ended: anyio.Event) -> None:
+    async def _listen(self, uris: tuple[str, ...], ended: anyio.Event) -> None:
         wanted: dict[str, object] = dict.fromkeys(self._lists, True)
-        if self._uris:
-            wanted["resourceSubscriptions"] = list(self._uris)
+        if uris:
+            wanted["resourceSubscriptions"] = list(uris)
         params = modern_params(dumps({"notifications": wanted}), self._meta)
+        self._in_stream, self._is_granted = frozenset(uris), False
+        self._granted = self._settled = frozenset()
         try:
             await self._session.call(names.SUBSCRIPTIONS_LISTEN, params, self, want_progress=False)
         except UpstreamError as exc:
             log.info("listen_stream_lost", reason=exc.message)
+        self._settle(self._granted)
         ended.set()
+
+    def _settle(self, granted: frozenset[str]) -> None:
+        self._granted, self._settled = granted, self._in_stream
+        self._answered.beat()
 
     # -- what the server tells (base.CallListener) ----------------------------------------------------
 
     def on_notification(self, method: str, params: bytes | None) -> None:
         try:
             if method == names.SUBSCRIPTIONS_ACKNOWLEDGED:
-                self._granted = _granted(params)
-                self._acknowledged.set()
-            else:
-                self._told(jsonrpc.notification(method, _without_subscription_id(params)))
+                self._acknowledged(_granted(params))
+                return
+            if method == names.TOOLS_LIST_CHANGED:
+                self._session.catalogue.forget()
+            self._told(jsonrpc.notification(method, _without_subscription_id(params)))
         except (JsonError, DuplicateMember):
             return  # nothing that could be told a client
+
+    def _acknowledged(self, granted: frozenset[str]) -> None:
+        """After a loss nobody knows what happened in between (F38)."""
+        was_lost, self._was_lost, self._is_granted = self._was_lost, False, True
+        self._settle(granted)
+        for key in self._lists if was_lost else ():
+            self._told(jsonrpc.notification(_TOLD[key]))
 
     def on_question(self, question: Question) -> None:
         question.refuse(jsonrpc.error_object(ErrorCode.METHOD_NOT_FOUND, "a listen stream answers nothing"))

@@ -70,10 +70,12 @@ class FakeTransport:
 
     `starts`: connecting takes until then, and ends in `unavailable` if that is set. `reads`: every send takes
     until then. `refusal`: what every send raises. `tells`: answers say on which stream they came, as over
-    HTTP. `ends_when_closed`: else there is something to clean up until `end`.
+    HTTP. `ends_when_closed`: else there is something to clean up until `end`. `headers` are those that went
+    beside a message, by its id.
     """
 
     sent: list[Sent] = field(default_factory=list)
+    headers: dict[Any, dict[str, str]] = field(default_factory=dict)
     abandoned: list[int] = field(default_factory=list)
     version: str | None = None
     left: bool = False
@@ -110,7 +112,9 @@ class FakeTransport:
     async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         if self.refusal is not None:
             raise self.refusal
-        self.sent.append(Sent(json.loads(message), call))
+        self.sent.append(Sent(_read(message), call))
+        if headers:
+            self.headers[self.sent[-1].id] = dict(headers)
         if self.reads is not None:
             await self.reads.wait()
 
@@ -191,6 +195,11 @@ class FakeTransport:
     def answers_to(self, id: Any) -> list[dict[str, Any]]:
         """Equal, and of one type: 0 is not "0"."""
         return [m.body for m in self.sent if m.method is None and m.id == id and type(m.id) is type(id)]
+
+
+def _read(message: bytes) -> dict[str, Any]:
+    """Integers past Python's limit stay text."""
+    return dict(json.loads(message, parse_int=lambda text: int(text) if len(text) < 1_000 else text))
 
 
 def initialize_result(version: str = "2025-11-25", **capabilities: Any) -> dict[str, Any]:
