@@ -69,15 +69,11 @@ class MatchingTransport(TransportChoice):
         if (
             call is not None
             and self._initialize is None
-            and self._is_open_question
+            and not self._era.is_configured
             and _is_initialize(message)
         ):
             self._initialize = call, message
         await super().send(message, call=call, headers=headers)
-
-    @property
-    def _is_open_question(self) -> bool:
-        return self._era.known is None
 
     async def _start(self, transport: Transport) -> None:
         await self._group.start(partial(transport.run, _Relay(self, transport)))
@@ -101,7 +97,7 @@ class MatchingTransport(TransportChoice):
         if call == PROBE_ID:
             self._probed.set()
         elif call is not None and self._initialize is not None and call == self._initialize[0]:
-            if isinstance(error, UpstreamRefused):  # 401, 403 decide nothing
+            if isinstance(error, UpstreamRefused) or not self._is_open_question:  # 401, 403 decide nothing
                 self._initialize = None
                 self._receiver.lost(call, error)
             else:
@@ -125,10 +121,14 @@ class MatchingTransport(TransportChoice):
         reply = replies.response_in(message, self._max_depth)
         if reply is None or not (replies.is_for(reply, self._initialize[0]) or call == self._initialize[0]):
             return False
-        if isinstance(reply, jsonrpc.ErrorResponse):
+        if isinstance(reply, jsonrpc.ErrorResponse) and (self._is_open_question or is_modern_error(message)):
             return True
-        self._initialize = None  # it was accepted: a legacy server
+        self._initialize = None  # it was accepted, or refused by a server that is known
         return False
+
+    @property
+    def _is_open_question(self) -> bool:
+        return self._era.known is None
 
     # -- the other way ------------------------------------------------------------------------------
 

@@ -49,6 +49,11 @@ class UpstreamEra:
         return self._configured or self._found
 
     @property
+    def is_configured(self) -> bool:
+        """Whether the settings say it; then nothing that the server does is looked into."""
+        return self._configured is not None
+
+    @property
     def serves_legacy(self) -> bool:
         """Whether legacy clients can be passed through; True as long as nothing says otherwise."""
         return self.known is not Era.MODERN or self._speaks_both
