@@ -111,7 +111,7 @@ def test_the_start_up_line_says_what_is_served_where_to_whom_with_which_store(sh
 
 
 def test_an_open_bind_is_announced_loudly(shell: Shell) -> None:
-    """HTTP-004, T25-SEC-011: without authentication, an open bind is said so."""
+    """HTTP-004, T25-SEC-003: without authentication, an open bind is said so."""
     assert shell("--listen", "0.0.0.0:0", "--upstream", "http://h/mcp") == 0
     lines = shell.err.splitlines()
     assert 'to="the NETWORK, without authentication"' in lines[0]

@@ -173,7 +173,7 @@ def test_the_start_up_facts_name_server_address_reach_and_store() -> None:
 
 
 def test_the_start_up_facts_admit_an_open_bind_and_a_store_that_forgets() -> None:
-    """HTTP-004, T25-SEC-011: open operation is announced. Contract I3: so is `memory:`."""
+    """HTTP-004, T25-SEC-003: open operation is announced. Contract I3: so is `memory:`."""
     facts = config(listen="0.0.0.0:8080", store={"url": "memory:"}).describe("http://0.0.0.0:8080/mcp")
     assert facts["to"] == "the NETWORK, without authentication"
     assert facts["store"] == "memory: results do not survive a restart"

@@ -289,6 +289,13 @@ def documented(metric: Metric) -> str:
     return f"| `{metric.name}` | {metric.kind} | {metric.unit} | {shown} | {metric.meaning} |"
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/deployment.md"])
+def test_what_guards_the_tasks_of_nobody_in_particular_is_said(page: str) -> None:
+    """T25-SEC-003."""
+    text = " ".join((ROOT / page).read_text("utf-8").split())
+    assert "whose tasks are guarded by their unguessable ids alone" in text
+
+
 def test_the_page_shows_every_metric_as_the_code_declares_it() -> None:
     text = METRICS.read_text("utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| `")]

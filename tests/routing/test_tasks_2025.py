@@ -701,6 +701,35 @@ async def test_refused_look_ups_are_counted() -> None:
         assert 'reason="unknown"} 3.0' in counted
 
 
+async def test_what_tasks_there_are_and_how_they_ended_is_counted() -> None:
+    """T25-SEC-008."""
+    async with bench_2025() as it:
+        client = it.client()
+        for end in ENDS.values():
+            await end(it, client)
+        await client.task()
+        assert it.rig.runner.in_flight == 1
+        counted = it.rig.metrics.text().decode()
+        assert "mcp_taskproxy_tasks_created_total 5.0" in counted
+        for ended, count in {"completed": 2.0, "failed": 1.0, "cancelled": 1.0}.items():
+            assert f'mcp_taskproxy_tasks_ended_total{{status="{ended}"}} {count}' in counted
+
+
+async def test_the_life_of_a_task_is_told_in_the_log_without_what_was_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """T25-SEC-009: created and ended, one line each; the id itself could be used."""
+    async with bench_2025() as it:
+        client = it.client()
+        task, call = await client.task(secret="Lovelace")
+        call.answer({"content": [{"type": "text", "text": "Byron"}]})
+        await it.rig.settle()
+        await client.result(task).result()
+    told = "".join(capsys.readouterr())
+    assert told.count("task_created") == told.count("task_completed") == 1
+    assert not [word for word in ("Lovelace", "Byron", task) if word in told]
+
+
 # -- progress and logs --------------------------------------------------------------------------------
 
 
