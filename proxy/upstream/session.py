@@ -28,7 +28,9 @@ from proxy.errors import (
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
+    UpstreamRefused,
     UpstreamTimeout,
+    UpstreamUnavailable,
     only_fault,
 )
 from proxy.logs import get_logger
@@ -47,10 +49,11 @@ from proxy.upstream.base import (
     Transport,
 )
 from proxy.upstream.catalogue import Catalogue
+from proxy.upstream.endpoint import UnexpectedStatus
 from proxy.upstream.inbox import ChangeListener, Inbox
 from proxy.upstream.pending import AskingTools, PendingCall, PendingTable
 from proxy.upstream.posts import Posts
-from proxy.upstream.probe import UpstreamEra
+from proxy.upstream.probe import SERVER_ERRORS, UpstreamEra
 from proxy.upstream.questions import Questions
 from proxy.upstream.settings import LogLevel, WatchedResources
 
@@ -409,7 +412,13 @@ class LegacySession:
         try:
             with anyio.fail_after(ASK_TIMEOUT_S):
                 outcome = await self.call(names.DISCOVER, params, _Nobody(), want_progress=False)
-        except (UpstreamError, TimeoutError):
+        except UnexpectedStatus as exc:
+            if exc.upstream_status in SERVER_ERRORS:
+                return
+            outcome = None
+        except (UpstreamRefused, UpstreamUnavailable, TimeoutError):
+            return  # 401, 403, 5xx and nobody there decide nothing
+        except UpstreamError:
             outcome = None
         is_modern = _is_of_modern(outcome)
         if self.info.era is Era.MODERN and not is_modern and self._loss is None:

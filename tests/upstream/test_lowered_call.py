@@ -5,13 +5,15 @@ Contract section 7; MRTR 2026-07-28, "Client Requirements"; Streamable HTTP 2026
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import anyio
 import pytest
 
-from proxy.errors import UpstreamClosed, UpstreamUnavailable
+from proxy.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
 from proxy.protocol import names
+from proxy.upstream.endpoint import UnexpectedStatus
 from tests.upstream.fake_transport import Sent, settle, until
 from tests.upstream.lowered_bench import ANSWER, FORM, TASKS, Lowered, asks, greeted, text
 
@@ -196,17 +198,21 @@ async def test_on_stdio_nothing_is_mirrored_and_nothing_left_out() -> None:
 # -- a task of the server's own -------------------------------------------------------------------------
 
 
-async def in_task(at: Lowered, **more: Any) -> int:
+async def in_task(at: Lowered) -> int:
     call, sent = await at.call()
-    at.server.answer(sent, {**TASK, **more})
+    at.server.answer(sent, TASK)
     await settle()
     return call
 
 
-async def polled(at: Lowered, nth: int, *, after_s: float = 2.0, **said: Any) -> Sent:
+async def polled(
+    at: Lowered, nth: int, *, after_s: float = 2.0, said: Mapping[str, Any] | None = None, **more: Any
+) -> Sent:
     await at.clock.advance(after_s)
     sent = await at.server.asked(names.TASKS_GET, nth)
-    at.server.answer(sent, {"resultType": "complete", "taskId": "theirs", "status": "working", **said})
+    at.server.answer(
+        sent, {"resultType": "complete", "taskId": "theirs", "status": "working", **(said or {}), **more}
+    )
     await settle()
     return sent
 
@@ -238,7 +244,7 @@ async def test_a_task_of_the_servers_own_is_polled_to_its_result() -> None:
 async def test_a_task_without_a_result_is_an_error(ended: dict[str, Any], code: int) -> None:
     async with greeted(**TASKS) as at:
         call = await in_task(at)
-        await polled(at, 1, **ended)
+        await polled(at, 1, said=ended)
         assert (await at.error(call))["code"] == code
 
 
@@ -253,18 +259,18 @@ async def test_a_task_that_the_server_no_longer_knows_is_its_error() -> None:
 async def test_each_key_of_a_task_is_asked_once() -> None:
     async with greeted(**TASKS) as at:
         call = await in_task(at)
-        asked = {
+        asked: dict[str, Any] = {
             "status": "input_required",
             "inputRequests": {"k": {"method": "elicitation/create", "params": FORM}},
         }
-        await polled(at, 1, **asked)
+        await polled(at, 1, said=asked)
         [question] = await at.questions(call)
         await at.reply(question, result=ANSWER)
         update = await at.server.asked(names.TASKS_UPDATE)
         assert update.body["params"]["inputResponses"] == {"k": ANSWER}
         at.server.answer(update, {"resultType": "complete"})
         await settle()
-        await polled(at, 2, **asked)
+        await polled(at, 2, said=asked)
         assert len(await at.questions(call)) == 1
         await polled(at, 3, status="completed", result=text("done"))
         await at.result(call)
@@ -358,3 +364,17 @@ async def test_an_ordinary_error_costs_one_question_and_ends_nothing() -> None:
         assert len(at.server.of(names.DISCOVER)) == 2
         with anyio.fail_after(5):
             assert await at.result(await at.send(names.PING)) == {}
+
+
+@pytest.mark.parametrize("fault", [UpstreamUnavailable("refused"), UnexpectedStatus("503", 503)])
+async def test_a_server_that_is_away_for_a_moment_has_not_changed(fault: UpstreamError) -> None:
+    """Contract section 2: 5xx decide nothing. The calls in flight live."""
+    async with greeted(has_headers=True) as at:
+        call = await at.send(names.PROMPTS_LIST)
+        refused = {"code": -32601, "message": "Method not found"}
+        at.server.answer(await at.server.asked(names.PROMPTS_LIST), error=refused)
+        await at.error(call)
+        at.server.lose((await at.server.asked(names.DISCOVER, 2)).id, fault)
+        await settle()
+        assert at.told.losses == []
+        assert await at.result(await at.send(names.PING)) == {}

@@ -81,12 +81,8 @@ async def test_two_subscriptions_at_once_are_both_answered() -> None:
     async with greeted(**LISTS) as at:
         first = await at.send(names.RESOURCES_SUBSCRIBE, {"uri": "a"})
         second = await at.send(names.RESOURCES_SUBSCRIBE, {"uri": "b"})
-        await until(
-            lambda: (
-                wanted(at.server.of(names.SUBSCRIPTIONS_LISTEN)[-1]).get("resourceSubscriptions")
-                == ["a", "b"]
-            )
-        )
+        await settle()
+        assert wanted(at.server.of(names.SUBSCRIPTIONS_LISTEN)[-1])["resourceSubscriptions"] == ["a", "b"]
         acknowledge(at, at.server.of(names.SUBSCRIPTIONS_LISTEN)[-1], "a", "b")
         assert (await at.result(first), await at.result(second)) == ({}, {})
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import anyio
@@ -139,7 +140,7 @@ async def test_credentials_that_are_refused_decide_nothing() -> None:
     async with matching() as at:
         await at.initialize()
         await at.plain.asked(names.INITIALIZE)
-        at.plain.lose(1, UpstreamRefused("401", 401, {}))
+        at.plain.lose(1, UpstreamRefused("401", status=HTTPStatus.UNAUTHORIZED, challenges=()))
         await until(lambda: at.told.loss_of(1))
         assert at.plain.of(names.DISCOVER) == []
 
