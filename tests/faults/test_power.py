@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real]
 
 SEED: Final = 11
 LEFT_OUT: Final = frozenset({Kind.MUTE, Kind.ENDLESS, Kind.HUGE})  # they only make it long
-STORE_CUTS: Final = 25
-PROXY_CUTS: Final = 3
+STORE_CUTS: Final = 12
+PROXY_CUTS: Final = 2
 BOUND_S: Final = 120.0
 
 
