@@ -18,7 +18,10 @@ from tests.real.upstreams.raw_json import Members, value
 from tests.real.upstreams.record import Record
 from tests.real.waiting import asked_until, until
 
-SETTINGS: Final = {"tasks": {"tools": [{"match": "kept*", "threshold": "0s"}]}}
+TOOLS: Final = [{"match": "kept*", "threshold": "0s"}]
+SETTINGS: Final = {"tasks": {"tools": TOOLS}}
+INVISIBLE: Final = {"tasks": {"tools": TOOLS, "legacy_2025": False}}
+"""Legacy clients get nothing that the server did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Scene:
     """One proxy on HTTP, one on stdio, and their clients."""
 
     transport: str
+    upstream: Upstream
     modern_http: Pair
     modern_stdio: Pair
     legacy_stdio: Pair
@@ -33,16 +37,17 @@ class Scene:
 
 @asynccontextmanager
 async def open_scene(home: Path, transport: str) -> AsyncIterator[Scene]:
-    """`transport` is one that the echo server knows."""
+    """`transport` is one that the echo server knows. On stdio there are no 2025 tasks of ours."""
     async with AsyncExitStack() as stack:
         record = Record(home / "record")
         upstream = await started_upstream(home, transport, stack)
         proxy = await started_proxy(home, upstream, stack)
         http = await stack.enter_async_context(http_link(proxy.url))
-        command = stdio_proxy(home, upstream, SETTINGS)
+        command = stdio_proxy(home, upstream, INVISIBLE)
         stdio = await stack.enter_async_context(stdio_link(command, home / "stdio.log"))
         yield Scene(
             transport,
+            upstream,
             Pair(Era.MODERN, http, record),
             Pair(Era.MODERN, stdio, record),
             Pair(Era.LEGACY, stdio, record),

@@ -7,8 +7,10 @@ understood a number.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -18,9 +20,18 @@ from hypothesis import strategies as st
 from proxy.eras.era import Era
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps
-from tests.real.raw_links import http_link
-from tests.real.raw_pair import Pair, assert_lifted, flat_members
-from tests.real.raw_scene import Scene, ended, kept, open_scene, started_proxy, started_upstream, task_with
+from tests.real.raw_links import http_link, stdio_link
+from tests.real.raw_pair import Pair, assert_lifted, flat_members, stdio_proxy
+from tests.real.raw_scene import (
+    SETTINGS,
+    Scene,
+    ended,
+    kept,
+    open_scene,
+    started_proxy,
+    started_upstream,
+    task_with,
+)
 from tests.real.raw_texts import (
     ODD,
     OF_A_CALL,
@@ -296,10 +307,25 @@ async def test_a_modern_request_without_usable_params_is_refused(scene: Scene, p
 async def test_a_legacy_client_gets_the_handshake_as_the_server_said_it(
     greeted: tuple[Scene, bytes],
 ) -> None:
-    """F18."""
+    """F18: where the proxy's 2025 tasks are switched off."""
     scene, initialized = greeted
     said = echo.INITIALIZED.replace(b"%s", echo.VERSIONS[scene.transport], 1)
     assert flat(initialized) == flat(echo.answer_text(b"0", b"result", said))
+
+
+async def test_with_2025_tasks_the_handshake_has_their_capability_and_nothing_else(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """F18; contract section 5: a client of 2025-11-25 is held at it, whatever the server speaks."""
+    async with stdio_link(stdio_proxy(tmp_path, scene.upstream, SETTINGS), tmp_path / "stdio.log") as link:
+        initialized = await Pair(Era.LEGACY, link, Record(tmp_path / "record")).initialize()
+    result = value(initialized, "result") or b""
+    capabilities = value(result, "capabilities") or b""
+    said = echo.INITIALIZED.replace(b"%s", names.LATEST_LEGACY.encode(), 1)
+    assert flat_members(result, {"capabilities"}) == flat_members(said, {"capabilities"})
+    assert flat_members(capabilities, {"tasks"}) == list(echo.CAPABILITIES)
+    tasks = json.loads(value(capabilities, "tasks") or b"")
+    assert tasks == {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
 
 
 async def test_discovery_is_made_of_the_servers_own_texts(scene: Scene, modern: Pair) -> None:
