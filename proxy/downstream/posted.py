@@ -47,7 +47,7 @@ class Posted:
 
 def read_posted(body: bytes, versions: Sequence[str], max_depth: int) -> Posted:
     """`versions` are the values of the version header. Raises Rejection for what is no message."""
-    is_batch = _IS_ARRAY.match(body) is not None
+    is_batch = body[:1] != b"{" and _IS_ARRAY.match(body) is not None
     try:
         if is_batch:
             return Posted(Era.LEGACY, body, _batch(body, versions, max_depth), is_batch)

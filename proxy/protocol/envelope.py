@@ -63,12 +63,22 @@ class DuplicateMember(ValueError):
 
 def check(raw: bytes, max_depth: int) -> None:
     """Raise JsonError unless `raw` is one JSON text in UTF-8, nested at most `max_depth` deep."""
+    check_text(raw, max_depth)
+    check_json(raw)
+
+
+def check_text(raw: bytes, max_depth: int) -> None:
+    """What msgspec has to be spared. Raises JsonError unless `raw` is UTF-8, nested at most so deep."""
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as exc:
         raise JsonError(f"not valid UTF-8 at byte {exc.start}") from exc
     if _deeper_than(raw, max_depth):
         raise JsonError(f"nested more than {max_depth} levels deep")
+
+
+def check_json(raw: bytes) -> None:
+    """The rest of `check`. Raises JsonError unless `raw` is one JSON text."""
     try:
         msgspec.json.decode(raw, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError):

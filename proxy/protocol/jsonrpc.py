@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
+
 from proxy.errors import ErrorCode
 from proxy.protocol.envelope import (
     DuplicateMember,
     JsonError,
     RawObject,
-    check,
+    check_json,
+    check_text,
     compact_members,
     decode_string,
     dumps,
@@ -101,10 +104,50 @@ def parse(raw: bytes, max_depth: int) -> Message:
     is refused (MCP 2026-07-28 "Requests").
     """
     try:
-        check(raw, max_depth)
+        check_text(raw, max_depth)
+        if (call := _compact_call(raw)) is not None:
+            return call
+        check_json(raw)
     except JsonError as exc:
         raise MessageError(ErrorCode.PARSE_ERROR, f"Parse error: {exc}") from exc
     return parse_checked(raw)
+
+
+class _Call(msgspec.Struct):
+    """A request or notification as msgspec reads it, whatever else is in it."""
+
+    jsonrpc: str
+    method: str
+    id: msgspec.Raw = msgspec.Raw()
+    params: msgspec.Raw = msgspec.Raw()
+
+
+_CALL: Final = msgspec.json.Decoder(_Call)
+_CALL_LENGTH: Final = len('{"jsonrpc":"2.0","method":""}')
+
+
+def _compact_call(raw: bytes) -> Request | Notification | None:
+    """The call in `raw`, if it is JSON and nothing else is in it, not even white space: in one step of
+    msgspec, since nearly every message is such a call. None leaves it to the thorough way.
+    """
+    try:
+        call = _CALL.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    # With each member once, as it is: anything else in the text makes it longer than this.
+    id_length, params_length = len(call.id), len(call.params)
+    length = _CALL_LENGTH + len(call.method)
+    if id_length:
+        length += len(',"id":') + id_length
+    if params_length:
+        length += len(',"params":') + params_length
+    if length != len(raw) or call.jsonrpc != "2.0":
+        return None
+    params = bytes(call.params) if params_length else None
+    if not id_length:
+        return Notification(call.method, params)
+    rid = RequestId.parse(bytes(call.id))
+    return Request(rid, call.method, params) if rid is not None else None
 
 
 def parse_checked(raw: bytes) -> Message:

@@ -141,6 +141,42 @@ def test_without_an_id_it_is_a_notification(made: tuple[bytes, dict[str, bytes]]
     assert parse(raw, DEPTH) == Notification(json.loads(known["method"].decode()), known["params"])
 
 
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *(
+                    b'"jsonrpc":"2.0"',
+                    b'"jsonrpc":"2.\\u0030"',
+                    b'"jsonrpc":2',
+                    b'"id":1',
+                    b'"id":"x"',
+                    b'"id":null',
+                ),
+                *(
+                    b'"method":"m"',
+                    b'"m\\u0065thod":"m"',
+                    '"method":"\u00fc"'.encode(),
+                    b'"params":{"a": [1]}',
+                ),
+                *(b'"params":"\\ud800"', b'"result":{}', b'"x":1', b'"":1'),
+            ]
+        ),
+        max_size=5,
+    )
+)
+def test_what_is_read_in_one_step_is_read_as_by_the_thorough_way(found: list[bytes]) -> None:
+    """A space makes a text that is not compact."""
+    raw = b"{" + b",".join(found) + b"}"
+    verdicts: list[object] = []
+    for text in (raw, b" " + raw):
+        try:
+            verdicts.append(parse(text, DEPTH))
+        except MessageError as exc:
+            verdicts.append((exc.code, exc.message, exc.id))
+    assert verdicts[0] == verdicts[1]
+
+
 @pytest.mark.parametrize("params", [b"{}", b"null", b"[]", b"0", b'""', b' { "q" : null } '])
 def test_absent_null_and_empty_params_are_told_apart(params: bytes) -> None:
     """F19."""
