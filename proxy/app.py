@@ -73,7 +73,6 @@ async def _serve(
         async with anyio.create_task_group() as tasks:
             await tasks.start(parts.pool.run)
             await tasks.start(parts.runner.run)
-            tasks.start_soon(parts.legacy.recover, policy)
             tasks.start_soon(_expire_regularly, store, clock)
             if config.admin.listen is not None:
                 tasks.start_soon(_look_at_lag, metrics, clock)
@@ -107,6 +106,7 @@ async def _serve_http(parts: Parts, stop: anyio.Event, deadline: Deadline, ready
     async with _listening(parts, endpoint) as url, anyio.create_task_group() as tasks:
         await tasks.start(sessions.run)
         tasks.start_soon(endpoint.watch)
+        tasks.start_soon(parts.legacy.recover, parts.policy)  # once the sessions' handler is there
         if ready is not None:
             ready(url)
         await stop.wait()
@@ -151,6 +151,7 @@ async def _serve_stdio(
             kill_all()
             os._exit(0)
 
+        tasks.start_soon(parts.legacy.recover, parts.policy)
         tasks.start_soon(serve_client)
         tasks.start_soon(obey_signal)
         if ready is not None:

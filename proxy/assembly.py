@@ -46,6 +46,7 @@ class Parts:
     """What both kinds of client are served from; `app` starts and stops them."""
 
     config: Config
+    policy: Policy
     clock: Clock
     secret: bytes
     upstream: Upstream
@@ -124,6 +125,7 @@ async def assemble(
     tasks_2025 = Tasks2025(store, runner, changes, policy, polls, clock, max_calls=config.limits.calls)
     return Parts(
         config,
+        policy,
         clock,
         secret,
         upstream,

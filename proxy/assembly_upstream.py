@@ -6,8 +6,9 @@ sections 2 and 11.
 
 from __future__ import annotations
 
+import itertools
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -59,6 +60,10 @@ class Upstream:
         meta = request_meta(ClientCapabilities("{}", tasks=False), CLIENT_NAME, __version__)
         self.probe_params = dumps({names.META: meta})
         self.credentials = Credentials()
+        # No two requests to an HTTP server have the same id, whatever their sessions: some keep all streams by
+        # the request's id alone (Python SDK 1.x with one event store), and would replay another's answer.
+        self._ids = itertools.count(1 + secrets.randbelow(FIRST_TASK_ID // 2))
+        self._task_ids = itertools.count(FIRST_TASK_ID + secrets.randbelow(FIRST_TASK_ID // 2))
 
     def era(self) -> Era | None:
         """What is known of the server's era."""
@@ -132,6 +137,7 @@ class Upstream:
             start_timeout_s=self._config.upstream.start_timeout,
             on_change=on_change,
             era=self.known_era,
+            ids=self._ids if self._config.upstream.url is not None else None,
             has_headers=self._config.upstream.url is not None,
         )
 
@@ -156,12 +162,16 @@ class Upstream:
             clock=self._clock,
             adopted=known,
         )
-        first_id = FIRST_TASK_ID + secrets.randbelow(FIRST_TASK_ID)  # away from those used before
-        session = self.adopted(transport, info, first_id, transport.take_up)
+        session = self.adopted(transport, info, FIRST_TASK_ID, transport.take_up, self._task_ids)
         return Adoption(session, transport.listen)
 
     def adopted(
-        self, transport: Transport, info: ServerInfo, first_id: int, take_up: TakeUp | None = None
+        self,
+        transport: Transport,
+        info: ServerInfo,
+        first_id: int,
+        take_up: TakeUp | None = None,
+        ids: Iterator[int] | None = None,
     ) -> LegacySession:
         """A session over a transport whose handshake is done."""
         return LegacySession(
@@ -176,6 +186,7 @@ class Upstream:
             on_change=lambda method, params: None,
             adopted=info,
             first_id=first_id,
+            ids=ids,
             take_up=take_up,
         )
 

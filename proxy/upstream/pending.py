@@ -80,9 +80,10 @@ class PendingCall:
 class PendingTable:
     """The calls in flight in one session, oldest first. One that has ended is in it no more."""
 
-    def __init__(self, first_id: int = 1) -> None:
+    def __init__(self, ids: Iterator[int] | None = None) -> None:
+        """`ids` are for its requests, which may share them with those of other sessions."""
         self._calls: dict[int, PendingCall] = {}
-        self._ids = itertools.count(first_id)
+        self._ids = ids if ids is not None else itertools.count(1)
         self._newest = 0
 
     def __len__(self) -> int:

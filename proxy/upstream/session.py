@@ -9,7 +9,8 @@ name; it would put this into `stdio` and `http`, but both speak the same protoco
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import anyio
@@ -86,13 +87,15 @@ class LegacySession:
         era: UpstreamEra | None = None,
         adopted: ServerInfo | None = None,
         first_id: int = 1,
+        ids: Iterator[int] | None = None,
         take_up: TakeUp | None = None,
         has_headers: bool = False,
     ) -> None:
         """`era` is what is known of the server's; without it the server is taken as legacy.
 
         `adopted`: the session exists already, opened by a legacy client, and this is what its server said:
-        no handshake then. Ids and tokens count up from `first_id`, away from those of that client. `take_up`
+        no handshake then. Ids and tokens count up from `first_id`, away from those of that client, or are
+        taken from `ids`, which sessions may share. `take_up`
         has the transport fetch the rest of a stream of such a session. `has_headers`: the transport is HTTP.
         """
         self._era = era if era is not None else UpstreamEra(Era.LEGACY)
@@ -110,7 +113,7 @@ class LegacySession:
         self._loss: UpstreamError | None = None
         self._stale = anyio.Event()  # no new calls here
         self._gone = anyio.Event()  # nothing of the connection is left
-        self._table = PendingTable(first_id)
+        self._table = PendingTable(ids if ids is not None else itertools.count(first_id))
         self._posts = Posts(self._send, name)
         self._questions = Questions(
             self._table, asking, capabilities, clock, send=self._send, post=self._posts.post
