@@ -117,7 +117,7 @@ class HttpTasks:
                 if granted is None:
                     return result
                 session = await self._sessions.begin(session_id, granted, declared_by(request.params))
-                self._sessions.part(session, message.owner).is_known = True
+                self._sessions.part(session, message.owner, message.headers).is_known = True
                 return granted.result
 
             yield await self._rewording(request.id, reword).of(reply)
@@ -131,8 +131,7 @@ class HttpTasks:
     def _of_session(
         self, message: HttpMessage, session: PassedSession, said: Message | None
     ) -> AbstractAsyncContextManager[Reply]:
-        part = self._sessions.part(session, message.owner)
-        part.headers = message.headers
+        part = self._sessions.part(session, message.owner, message.headers)
         if session.facts.is_held:
             message = _at_version(message, session.facts.upstream_version)
         if session.ended:

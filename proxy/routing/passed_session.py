@@ -91,6 +91,10 @@ class OwnersPart:
     headers: Sequence[tuple[str, str]] = ()
     asked: OrderedDict[int | str, None] = field(default_factory=OrderedDict)
 
+    def is_of(self, headers: Sequence[tuple[str, str]]) -> bool:
+        """Whether a message with these headers has the same credentials."""
+        return not self.headers or credentials_in(self.headers) == credentials_in(headers)
+
     @property
     def is_idle(self) -> bool:
         return not self.adopted.in_use and self.tasks.channel is None
@@ -211,16 +215,23 @@ class PassedSessions:
         """The ids of sessions whose end an earlier process put off. Raises StoreError."""
         return [loads(value) for _, value in await self._memory.remembered(_END)]
 
-    def part(self, session: PassedSession, owner: Owner) -> OwnersPart:
+    def part(
+        self, session: PassedSession, owner: Owner, headers: Sequence[tuple[str, str]] | None = None
+    ) -> OwnersPart:
+        """The owner's; `headers` are those of a message of it that has come.
+
+        Where the server has no sessions, messages of the anonymous owner may be those of several people with
+        keys of their own: the calls of one must not be sent with the key of another.
+        """
         parts = session.parts
-        part = parts.get(owner)
-        if part is None:
-            part = parts[owner] = self._make_part(session, owner)
-            if len(parts) > MAX_OWNERS:
-                idle = (other for other, one in parts.items() if one.is_idle and one is not part)
-                parts.pop(next(idle, owner))
-        elif len(parts) > 1:
-            parts[owner] = parts.pop(owner)  # the one that was used last goes last
+        part = parts.pop(owner, None)
+        if part is None or (not session.id and headers is not None and not part.is_of(headers)):
+            part = self._make_part(session, owner)
+        parts[owner] = part  # the one that was used last goes last
+        if headers is not None:
+            part.headers = headers
+        if len(parts) > MAX_OWNERS:
+            del parts[next((other for other, one in parts.items() if one.is_idle and one is not part), owner)]
         return part
 
     def _add(self, session: PassedSession) -> PassedSession:

@@ -7,7 +7,7 @@ the calls of tasks meet the `FakeServer` of `bench_2025`, as they come on a sess
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPMethod
@@ -24,7 +24,7 @@ from proxy.routing.adopted import Adopted, Adoption
 from proxy.routing.http_passthrough import HttpPassthrough
 from proxy.routing.http_tasks import HttpTasks
 from proxy.routing.legacy import HttpMessage
-from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions
+from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions, credentials_in
 from proxy.routing.task_session import TaskSession, TaskTerms
 from proxy.stores.base import SessionMemory
 from proxy.upstream.pending import AskingTools
@@ -73,7 +73,7 @@ class TroubledMemory:
 
 @dataclass(eq=False)
 class HttpClient2025:
-    """`session_id` and `version` go with every request; `token` is its credential."""
+    """`session_id` and `version` go with every request; `token` and `key` are its credentials."""
 
     bench: HttpBench2025
     owner: Owner = ADA
@@ -81,6 +81,7 @@ class HttpClient2025:
     version: str | None = VERSION
     accept: str = BOTH
     token: str = "t"
+    key: str | None = None
     next_id: int = 0
 
     def post(self, message: Mapping[str, Any] | bytes) -> Response:
@@ -102,6 +103,7 @@ class HttpClient2025:
         said = {
             "Accept": self.accept,
             "Authorization": f"Bearer {self.token}",
+            "X-Api-Key": self.key,
             "mcp-session-id": self.session_id,
             names.H_PROTOCOL_VERSION: self.version,
         }
@@ -157,15 +159,15 @@ class HttpClient2025:
 
 @dataclass(eq=False)
 class HttpBench2025:
-    """`adoptions` are the sessions that were adopted, as the id they have and the headers they would send;
-    `listens` what each was told about a GET stream of its own."""
+    """`adoptions` are the sessions that were adopted: the id they have, and the headers that their calls
+    would be sent with now; `listens` what each was told about a GET stream of its own."""
 
     it: Bench2025
     upstream: FakeForwarder
     memory: TroubledMemory
     asking: AskingTools
     group: TaskGroup
-    adoptions: list[tuple[str, Sequence[tuple[str, str]]]] = field(default_factory=list)
+    adoptions: list[tuple[str, Callable[[], dict[str, str]]]] = field(default_factory=list)
     listens: list[list[bool]] = field(default_factory=list)
     sessions: PassedSessions = field(init=False)
     handler: HttpTasks = field(init=False)
@@ -192,7 +194,7 @@ class HttpBench2025:
     def _part(self, session: PassedSession, owner: Owner) -> OwnersPart:
         def adopt() -> Adoption:
             listens: list[bool] = []
-            self.adoptions.append((session.id, part.headers))
+            self.adoptions.append((session.id, lambda: credentials_in(part.headers)))
             self.listens.append(listens)
             return Adoption(self.it.adopted(), listens.append)
 

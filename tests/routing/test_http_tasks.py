@@ -149,7 +149,7 @@ async def test_a_task_runs_on_the_clients_own_session_with_its_credentials() -> 
         assert call.params.keys() == {"name", "_meta"}
         [(session, headers)] = bench.adoptions
         assert session == SESSION
-        assert ("Authorization", "Bearer t") in headers
+        assert headers()["authorization"] == "Bearer t"
         call.answer()
         await bench.settle()
         assert (await client.read(task))["status"] == "completed"
@@ -723,6 +723,30 @@ async def test_there_a_delete_ends_nobodys_session() -> None:
         assert (await client.delete().ended()).status == 405
         other = await stateless(bench.client(BOB))
         await other.call()
+
+
+async def test_there_the_call_of_one_client_is_not_sent_with_the_key_of_another() -> None:
+    """Contract section 8: to us both are the anonymous owner, to the server they are not."""
+    async with http_bench_2025() as bench:
+        client = await stateless(bench.client(ANONYMOUS, key="ada's"))
+        other = await stateless(bench.client(ANONYMOUS, key="bob's"))
+        for one in (client, other, client):
+            await told(one.request(names.TASKS_GET, {"taskId": "x"}))
+            bench.will_answer({})  # our question whether the server knows the client
+            if one is not client or not bench.adoptions:
+                await one.call()
+        assert [headers()["x-api-key"] for _, headers in bench.adoptions] == ["ada's", "bob's"]
+
+
+async def test_in_a_session_a_new_key_is_the_same_clients() -> None:
+    async with http_bench_2025() as bench:
+        client = await bench.opened(ANONYMOUS)
+        client.key = "old"
+        await client.call()
+        client.key = "new"
+        await client.call()
+        [(_, headers)] = bench.adoptions
+        assert headers()["x-api-key"] == "new"
 
 
 async def test_there_a_further_client_takes_nothing_from_the_others() -> None:
