@@ -34,6 +34,7 @@ def found(tmp_path: Path, *lines: str, felt: FaultKind | None = None) -> int:
         line("record_set_aside", "warning"),
         line("task_not_stored", "error"),
     ],
+    ids=["a bare traceback", "a traceback", "an error", "a damaged record", "a lost write"],
 )
 def test_what_must_not_be_there_is_found(tmp_path: Path, bad: str) -> None:
     assert found(tmp_path, line("task_created", "info"), bad, line("task_completed", "info")) == 1
@@ -47,6 +48,7 @@ def test_what_must_not_be_there_is_found(tmp_path: Path, bad: str) -> None:
         '{"event": "torn by a ki',
         "",
     ],
+    ids=["the server's fault", "the operator's fault", "cut by a kill", "empty"],
 )
 def test_what_may_be_there_is_not(tmp_path: Path, good: str) -> None:
     assert found(tmp_path, good) == 0
