@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from proxy.eras.tasks_2025 import UpstreamTasks
 from proxy.errors import UpstreamUnavailable
 from proxy.protocol import names
 from proxy.tasks.task import TaskStatus, is_task_id
@@ -191,6 +192,53 @@ async def test_a_client_that_leaves_while_its_task_is_stored_has_it_run_once() -
         await it.rig.settle()
         assert (await client.get(task))["status"] == "completed"
         assert it.rig.server.calls_seen == 1
+
+
+async def test_wherever_a_client_leaves_its_call_there_is_a_task_that_runs_once_or_nothing() -> None:
+    """I2, I3: at every turn on the way; whether the tool is the upstream's own is asked first."""
+    seen: set[int] = set()
+    async with bench_2025() as it:
+        client = it.client(upstream=UpstreamTasks(tools=True))
+        for turns in range(30):
+            stored, sent = it.rig.store.writes["create"], it.rig.server.calls_seen
+            calling = client.call(f"tool-{turns}")
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            calling.hang_up()
+            await it.rig.settle()
+            made = it.rig.store.writes["create"] - stored
+            assert it.rig.server.calls_seen - sent == made
+            seen.add(made)
+            if made:
+                call = await it.rig.server.next_call()
+                call.answer()
+                await it.rig.settle()
+        assert seen == {0, 1}
+        states = {task["status"] for page in await client.pages() for task in page["tasks"]}
+        assert states == {"completed"}
+        assert it.companions == {}
+
+
+async def test_wherever_a_client_leaves_its_wait_the_task_does_not_notice() -> None:
+    """T25-GET-007, T25-RES-008: also at the very moment of the end."""
+    async with bench_2025() as it:
+        client = it.client()
+        for ends in (False, True):
+            for turns in range(20):
+                task, call = await client.task()
+                waiting = client.result(task, FakeChannel())
+                if ends:
+                    call.answer()
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                waiting.hang_up()
+                await it.rig.settle()
+                assert all(not companion.streams for companion in it.companions.values())
+                if not ends:
+                    assert (await client.get(task))["status"] == "working"
+                    call.answer()
+                assert (await client.result(task).result())["content"] == TEXT["content"]
+        assert it.companions == {}
 
 
 # -- a fault on the way -------------------------------------------------------------------------------
