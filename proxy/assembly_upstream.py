@@ -60,8 +60,8 @@ class Upstream:
         meta = request_meta(ClientCapabilities("{}", tasks=False), CLIENT_NAME, __version__)
         self.probe_params = dumps({names.META: meta})
         self.credentials = Credentials()
-        # No two requests to an HTTP server have the same id, whatever their sessions: some keep all streams by
-        # the request's id alone (Python SDK 1.x with one event store), and would replay another's answer.
+        # No two requests to an HTTP server have the same id, whatever their sessions: some keep all streams
+        # by the request's id alone (Python SDK 1.x with one event store), and would replay another's answer.
         self._ids = itertools.count(1 + secrets.randbelow(FIRST_TASK_ID // 2))
         self._task_ids = itertools.count(FIRST_TASK_ID + secrets.randbelow(FIRST_TASK_ID // 2))
 
