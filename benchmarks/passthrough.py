@@ -6,6 +6,12 @@ legacy calls over HTTP before an HTTP server at most 1.3 times the copying proxy
 and have no target.
 
     python -m benchmarks.passthrough [ROUNDS]
+
+Where the time goes (py-spy, JSON answers at 2025-11-25): three quarters in aiohttp, asyncio and the sockets,
+which the copying proxy pays as well. Ours: the entrance and the writing of the reply 7 %, passing on 7 %,
+parsing the message 6 %, what 2025 tasks look at 4 %, headers both ways 3 %, the body, bounds and counting 4 %.
+It is many small things, each some microseconds; most of them cost twice what they cost alone, since their code
+is not in the cache. Ratios are worse on a busy machine for the same reason.
 """
 
 from __future__ import annotations
