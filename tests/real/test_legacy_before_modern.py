@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 Kind = Literal["sdk1", "npm1"]
 CLIENTS: Final = TESTS / "real" / "clients"
-SERVER: Final = TESTS / "real" / "upstreams" / "modern_sdk2.py"
+SERVER: Final = TESTS / "fixtures" / "modern_sdk2.py"
 MODERN: Final[dict[str, Any]] = {"upstream": {"era": "modern"}}  # for this SDK serves both
 CLIENT_BOUND_S: Final = 60.0
 

@@ -5,7 +5,7 @@ Subscriptions 2026-07-28; contract section 7.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -16,7 +16,7 @@ from tests.upstream.lowered_bench import Lowered, greeted
 
 pytestmark = pytest.mark.anyio
 
-LISTS = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
+LISTS: Final[dict[str, Any]] = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
 
 
 def acknowledge(at: Lowered, stream: Sent, *uris: str) -> None:
@@ -165,7 +165,12 @@ async def test_a_changed_list_of_tools_makes_what_we_know_of_them_stale() -> Non
 async def test_nonsense_on_the_stream_ends_nothing() -> None:
     async with greeted(**LISTS) as at:
         listen = await stream(at)
-        for params in ({"notifications": 1}, {"notifications": {"resourceSubscriptions": {}}}, {}):
+        nonsense: list[dict[str, Any]] = [
+            {"notifications": 1},
+            {"notifications": {"resourceSubscriptions": {}}},
+            {},
+        ]
+        for params in nonsense:
             tell(at, listen, names.SUBSCRIPTIONS_ACKNOWLEDGED, **params)
         at.server.ask(1, "roots/list", on=listen.id)
         assert "error" in await at.server.told(1)
