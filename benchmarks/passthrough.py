@@ -9,8 +9,8 @@ and have no target.
 
 Where the time goes (py-spy, JSON answers at 2025-11-25): three quarters in aiohttp, asyncio and the sockets,
 which the copying proxy pays as well. Ours: the entrance and the writing of the reply 7 %, passing on 7 %,
-parsing the message 6 %, what 2025 tasks look at 4 %, headers both ways 3 %, the body, bounds and counting 4 %.
-It is many small things, each some microseconds; most of them cost twice what they cost alone, since their code
+parsing the message 6 %, what 2025 tasks look at 4 %, headers both ways 3 %, body, bounds and counting 4 %.
+It is many small things of some microseconds each; most cost twice what they cost alone, since their code
 is not in the cache. Ratios are worse on a busy machine for the same reason.
 """
 
