@@ -87,6 +87,8 @@ class Follower:
                 await self._save(self._store.compare_and_set, self._kept(new))
             elif (new := self._kept(self._noted(now_ms))) is self.task:
                 await changed.wait()
+            elif _can_be_found(new) and not _can_be_found(self.task):
+                await self._save(self._store.compare_and_set, new)  # from now on a crash does not lose it
             elif await self._may_note():
                 await self._save(self._store.note, new)
 
@@ -238,3 +240,8 @@ class Follower:
             except StoreError:
                 await self._clock.sleep(delay_s)
                 delay_s = min(delay_s * 2, STORE_RETRY_LAST_S)
+
+
+def _can_be_found(task: Task) -> bool:
+    """Whether a later process can go on with the call."""
+    return task.trace is not None and task.trace.can_be_found

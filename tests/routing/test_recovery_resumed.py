@@ -83,6 +83,22 @@ async def test_a_call_is_resumed_from_where_the_last_process_left_it_however_oft
         assert at.server.calls_seen == 1
 
 
+async def test_that_a_call_can_be_resumed_is_durable_at_once_and_how_far_it_came_is_noted() -> None:
+    """A crash in the first second loses nothing that could be resumed; later events cost no commit each."""
+    async with restarts() as at:
+        _, call = await at.rig.task(at.client())
+        at.rig.store.writes.clear()
+        call.at("e0")
+        await at.rig.settle()
+        assert at.rig.store.writes == {"compare_and_set": 1}
+        for n in range(10):
+            call.at(f"e{n + 1}")
+            await at.rig.pass_time(0.01)
+        await at.rig.pass_time(1)
+        assert at.rig.store.writes["compare_and_set"] == 1
+        assert 1 <= at.rig.store.writes["note"] <= 3
+
+
 @pytest.mark.parametrize("loss", [GONE, REFUSED], ids=["session gone", "refused"])
 async def test_a_call_that_cannot_be_resumed_fails_and_says_that_nobody_knows(loss: UpstreamError) -> None:
     async with restarts() as at:
