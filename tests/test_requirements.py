@@ -45,15 +45,6 @@ TASKS_2025: Final = "T25-"
 _AS_REQUESTOR: Final = "issue 7: we as the requestor of the upstream's own tasks"
 
 DEFERRED: Final[Mapping[str, str]] = {
-    "T25-CAP-006": _AS_REQUESTOR,
-    "T25-TOOL-006": _AS_REQUESTOR,
-    "T25-INP-006": _AS_REQUESTOR,
-    "T25-INP-007": _AS_REQUESTOR,
-    "T25-GET-008": _AS_REQUESTOR,
-    "T25-GET-009": _AS_REQUESTOR,
-    "T25-REL-004": _AS_REQUESTOR,
-    "T25-REL-005": _AS_REQUESTOR,
-    "T25-CAN-006": _AS_REQUESTOR,
     "T25-SEC-011": _AS_REQUESTOR,
     "TX-NEW-002": "both stores answer reads from what was committed; comes with a replicated store",
 }
