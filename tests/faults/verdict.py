@@ -19,6 +19,7 @@ from tests.faults.violation import Violation, What
 from tests.real.upstreams.raw_json import value
 
 EARLY_S: Final = 0.2  # clocks are read at different moments
+ON_ITS_WAY_S: Final = 1.0  # a request, from the proxy to the server's journal
 POSITION_KEPT_S: Final = 2.0  # where a call's stream stands is stored within a second or so
 
 SAYS_IT_NEVER_RAN: Final = (
@@ -164,7 +165,8 @@ def _left(call: CallSeen, told: Told, felt: Sequence[Felt], resumable: bool) -> 
     others = frozenset(FaultKind) - ENDS_OF_THE_PROXY
     if not resumable or told.started_at is None or felt_between(felt, told.started_at, float("inf"), others):
         return None
-    ran_s = min((at for at in ends if at > told.started_at), default=told.started_at) - told.started_at
+    since = told.started_at - ON_ITS_WAY_S  # its sender may have been killed while it was on its way
+    ran_s = min((at for at in ends if at > since), default=since) - told.started_at
     return f"it ran {ran_s:.1f} s, and can be resumed" if ran_s > POSITION_KEPT_S else None
 
 
