@@ -102,6 +102,23 @@ def test_a_limit_is_no_earlier_than_it_says() -> None:
     assert found(seen, [START, STOPPED]) == []
 
 
+def test_what_can_be_taken_up_after_a_restart_is_not_failed() -> None:
+    kill = Felt(FaultKind.KILL, 5.0, 5.5)
+    seen = call(failed(UNKNOWN))
+    assert seen.task is not None
+    seen.task.ended_at = 6.0
+
+    def resumed(*felt: Felt) -> list[What]:
+        return [v.what for v in judge(seen, Told.of([START]), felt, 7.0, resumable=True)]
+
+    assert resumed(kill) == [What.NOT_TAKEN_UP]
+    assert found(seen, [START], [kill]) == [], "the server's streams cannot be resumed"
+    assert resumed(Felt(FaultKind.KILL, 0.5, 5.5)) == [], "where its stream stood was not stored yet"
+    assert resumed(Felt(FaultKind.KILL, -0.1, 0.5), kill) == [], "its sender was killed before it arrived"
+    assert resumed(kill, Felt(FaultKind.UPSTREAM_KILL, 5.2, 5.3)) == [], "its stream is gone"
+    assert found(call(failed(UNKNOWN), kind=Kind.REPEATABLE), [START], KILL) == [What.NOT_TAKEN_UP]
+
+
 def test_cancelled_is_for_those_who_asked_for_it() -> None:
     seen = call(b'"status":"cancelled"')
     assert found(seen, [START, STOPPED]) == [What.UNCALLED]
