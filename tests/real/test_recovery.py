@@ -195,6 +195,15 @@ async def status_of(client: SessionClient, task: str) -> str:
     return status
 
 
+async def has_status(client: SessionClient, task: str, wanted: str) -> None:
+    """Ask until it has."""
+
+    async def ask() -> str:
+        return await status_of(client, task)
+
+    await asked_until(ask, lambda status: status == wanted, f"the task is {wanted}")
+
+
 async def test_a_2025_clients_tasks_go_on_in_the_clients_own_session(bench: Bench) -> None:
     """Also one whose session its client has ended: that ends upstream after the task."""
     async with (
@@ -204,11 +213,7 @@ async def test_a_2025_clients_tasks_go_on_in_the_clients_own_session(bench: Benc
         await client.initialize(**CAN)
         one, two = [await task_of(client, "confirm_delete", filename=name) for name in ("c", "d")]
         for task in (one, two):
-            await asked_until(
-                lambda task=task: status_of(client, task),
-                lambda status: status == "input_required",
-                "it asks",
-            )
+            await has_status(client, task, "input_required")
         await at.kill_and_restart()
         heard = await client.request(names.TASKS_RESULT, {"taskId": one})
         assert heard[-1]["result"]["content"][0]["text"] == "deleted c"
@@ -237,6 +242,5 @@ async def test_a_session_that_its_client_ended_is_ended_upstream_though_we_were_
         await at.legacy.restart()
         await at.proxy.restart()
         await client.initialize(**CAN)
-        failed = await asked_until(lambda: status_of(client, task), lambda s: s != "working", "it ends")
-        assert failed == "failed"
+        await has_status(client, task, "failed")
         await until(lambda: b"DELETE /mcp" in at.said(), "the upstream is told")

@@ -38,6 +38,7 @@ from proxy.tasks.policy import InputMode, Policy, ToolMode, ToolPolicy
 from proxy.tasks.task import Task
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.pool import Pool, PoolSettings
+from proxy.upstream.probe import UpstreamEra
 from proxy.upstream.session import ChangeListener, LegacySession
 from tests.manual_clock import ManualClock
 from tests.routing.fake_server import Call, FakeServer, Wire
@@ -223,6 +224,7 @@ class Bench:
         self.memory = MemoryStore(self.clock)
         self.store = TroubledStore(self.memory)
         self.policy = policy
+        self.era: UpstreamEra | None = None
         self._settings = settings
         self._polls = polls
         self.tasks: TaskGroup
@@ -254,6 +256,7 @@ class Bench:
             max_depth=512,
             start_timeout_s=30.0,
             on_change=on_change,
+            era=self.era,
         )
 
     def client(self, **how: Any) -> Client:
