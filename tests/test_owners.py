@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import anyio
 import pytest
 
 from proxy.owners import ANONYMOUS, Credentials, Owner, owner_of
@@ -73,3 +74,30 @@ def test_owners_that_were_not_seen_for_long_are_forgotten_first(monkeypatch: pyt
     assert credentials.headers(two) == {}
     assert credentials.headers(one)
     assert credentials.headers(three)
+
+
+@pytest.mark.anyio
+async def test_who_waits_for_an_owners_credential_is_told_of_no_others() -> None:
+    """Contract section 9: recovery waits for the owner's next request."""
+    credentials, owner = Credentials(), Owner("token-1")
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            told = anyio.Event()
+
+            async def wait() -> None:
+                await credentials.wait_for(owner)
+                told.set()
+
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            credentials.note(Owner("token-2"), "Bearer b")
+            await anyio.wait_all_tasks_blocked()
+            assert not told.is_set()
+            credentials.note(owner, "Bearer a")
+            await told.wait()
+        await credentials.wait_for(owner)
+
+
+def test_only_an_owner_by_token_needs_one() -> None:
+    assert owner_of("Bearer a", SECRET).has_token
+    assert not ANONYMOUS.has_token

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 import pytest
 
 from proxy.eras.capabilities import ClientCapabilities
@@ -12,8 +13,9 @@ from proxy.errors import ProxyError
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.live import START_GRACE_S, LiveCall
+from proxy.tasks.lost_call import CallTrace
 from proxy.tasks.policy import ToolPolicy
-from proxy.upstream.base import Result
+from proxy.upstream.base import Result, StreamPosition
 
 pytestmark = pytest.mark.anyio
 
@@ -26,9 +28,10 @@ class Asked:
     params: bytes | None = b'{"message":"a"}'
     id: RequestId = field(default_factory=lambda: RequestId(b"0", 0))
     refused: list[bytes] = field(default_factory=list)
+    answered: list[bytes] = field(default_factory=list)
 
     async def answer(self, result: bytes) -> None:
-        raise AssertionError("nobody answers here")
+        self.answered.append(result)
 
     def refuse(self, error: bytes) -> None:
         self.refused.append(error)
@@ -127,3 +130,56 @@ async def test_the_start_of_a_process_moves_the_clock_up_to_its_grace(call: Live
     call.sent_at = 100.0 + 2 * START_GRACE_S
     assert call.on_the_clock_since(100.0) == 100.0 + START_GRACE_S
     assert call.on_the_clock_since(500.0) == 500.0  # a later round
+
+
+# ------------------------------------------------------------------ questions of an earlier process
+
+
+async def test_a_restored_question_is_answered_once_its_call_is_found(call: LiveCall) -> None:
+    restored, real = call.restored(b'"q-1"'), Asked()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(restored.answer, b"{}")
+            await anyio.wait_all_tasks_blocked()
+            assert real.answered == []
+            restored.attach(real)
+    assert real.answered == [b"{}"]
+
+
+async def test_a_restored_question_is_refused_once_its_call_is_found(call: LiveCall) -> None:
+    early, late = call.restored(b"1"), call.restored(b"2")
+    one, two = Asked(), Asked()
+    early.refuse(b"no")
+    early.attach(one)
+    late.attach(two)
+    late.refuse(b"no")
+    assert (one.refused, two.refused) == ([b"no"], [b"no"])
+
+
+@pytest.mark.parametrize("how", ["ends", "falls back"])
+async def test_where_the_call_is_not_found_again_no_answer_waits(call: LiveCall, how: str) -> None:
+    """I6."""
+    restored = call.restored(b"1")
+    call.may_repeat = True
+    if how == "ends":
+        call.lose(ProxyError("gone"))
+    else:
+        assert call.falls_back()
+    with anyio.fail_after(5):
+        await restored.answer(b"{}")
+
+
+async def test_a_call_falls_back_once_and_only_if_it_may_be_repeated(call: LiveCall) -> None:
+    assert not call.falls_back()
+    call.may_repeat = True
+    assert call.falls_back()
+    assert not call.falls_back()
+
+
+async def test_the_last_position_is_kept_with_the_task_of_the_upstreams(call: LiveCall) -> None:
+    call.is_upstream_task("before anything was heard")
+    assert call.trace is None
+    call.on_position(StreamPosition("s", "2025-11-25", 3, ""))
+    call.is_upstream_task("theirs")
+    call.on_position(StreamPosition("s", "2025-11-25", 4, "e1"))
+    assert call.trace == CallTrace("s", "2025-11-25", 4, "e1", is_ours=True, upstream_task="theirs")

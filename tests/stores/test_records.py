@@ -19,6 +19,7 @@ from proxy.stores.records import (
     seal,
     unseal,
 )
+from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
 from proxy.tasks.task import InputAnswer, InputRequest, Task, TaskStatus
 from tests.manual_clock import ManualClock
 from tests.stores.records import a_task, asked, cancelled, completed, failed
@@ -114,3 +115,11 @@ def test_sealed_nonsense_is_damage(payload: bytes) -> None:
 def test_an_empty_result_has_a_seal_too() -> None:
     assert len(seal(b"")) == HEADER_SIZE
     assert unseal(seal(b"")) == b""
+
+
+def test_what_is_kept_of_a_call_comes_back_equal(clock: ManualClock) -> None:
+    """Contract section 9; half an emoji in the arguments, too."""
+    trace = CallTrace("s", "2025-11-25", 7, "e1", is_ours=False, upstream_task="t")
+    waits = RoundTrace(b'{"a":"\\ud83d"}', "{}", None, (("input-1", "who"),))
+    task = a_task(clock, trace=trace, round=waits, repeat=Repeat(b"{}", '{"x":"\ud83d"}'), sent=False)
+    assert decode(encode(Record(task=task))).task == task

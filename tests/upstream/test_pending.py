@@ -181,3 +181,22 @@ def test_the_rule_of_attribution(in_flight: list[str], chosen: str | None) -> No
             call.questions.append(None)  # type: ignore[arg-type]  # that there is one is all that counts
     found = table.attribute(asking)
     assert (found and found.name) == chosen
+
+
+def test_calls_of_an_earlier_process_stand_in_the_order_in_which_they_came_back() -> None:
+    """Their ids say nothing of it; a question is put to none that was begun after it came."""
+    table = PendingTable()
+    old = table.restore(1_000_000, "tools/call", "old", Listener("old"))
+    up_to = table.newest
+    new = add(table, "new")
+    asking = AskingTools(lambda tool: False)
+    assert list(table) == [old, new]
+    assert table.attribute(asking, up_to) is old
+    assert table.attribute(asking) is new
+    assert table.get(1_000_000) is old
+
+
+def test_ids_may_be_shared_between_sessions() -> None:
+    ids = iter([5, 6, 7])
+    one, two = PendingTable(ids), PendingTable(ids)
+    assert [add(table).id for table in (one, two, one)] == [5, 6, 7]
