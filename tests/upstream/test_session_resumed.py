@@ -1,0 +1,180 @@
+"""A session of an earlier process: its calls are in flight again, under the ids that they were sent with.
+
+Contract section 9; `test_http_resumed` has the streams below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from proxy.eras.capabilities import ANY_CAPABILITIES
+from proxy.eras.to_modern import ServerInfo
+from proxy.errors import UpstreamClosed, UpstreamError
+from proxy.protocol.jsonrpc import RequestId
+from proxy.upstream.base import Question, Result, StreamPosition
+from proxy.upstream.pending import AskingTools
+from proxy.upstream.session import LegacySession
+from tests.manual_clock import ManualClock
+from tests.upstream.fake_transport import FORM, Client, FakeTransport, Listener, ended, settle
+
+pytestmark = pytest.mark.anyio
+
+VERSION = "2025-11-25"
+LEFT = 70
+CANCELLED = "notifications/cancelled"
+
+
+class Left:
+    """The session, the server behind it, and what was asked for again."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+        self.server = FakeTransport(tells=True)
+        self.taken_up: list[tuple[int, str]] = []
+        self.tasks = tasks
+        self.session = LegacySession(
+            self.server,
+            name="fake",
+            capabilities=ANY_CAPABILITIES,
+            client_version="0",
+            asking=AskingTools(lambda tool: False),
+            clock=ManualClock(),
+            max_depth=64,
+            start_timeout_s=5.0,
+            on_change=lambda method, params: None,
+            adopted=ServerInfo(VERSION, b"{}", None, None),
+            ids=iter(range(500, 600)),
+            take_up=lambda call, event: self.taken_up.append((call, event)),
+        )
+
+    def resume(self, call_id: int = LEFT, event: str = "e7") -> Client:
+        client = Client("left")
+        position = StreamPosition("s", VERSION, call_id, event)
+        pending = self.session.take_up(position, "tools/call", "left", client)
+
+        async def wait() -> None:
+            with client.scope:
+                try:
+                    client.outcome = await self.session.answer_to(pending)
+                except UpstreamError as exc:
+                    client.error = exc
+            client.done.set()
+
+        self.tasks.start_soon(wait)
+        return client
+
+    def restore(self, raw: bytes, call_id: int = LEFT) -> Question | None:
+        rid = RequestId.parse(raw)
+        assert rid is not None
+        return self.session.asked_before(call_id, rid, "elicitation/create", b'{"message":"Sure?"}')
+
+    def says(self, result: str, call_id: int = LEFT) -> None:
+        self.server.deliver(b'{"jsonrpc":"2.0","id":%d,"result":%s}' % (call_id, result.encode()), on=call_id)
+
+
+@asynccontextmanager
+async def left() -> AsyncIterator[Left]:
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            made = Left(tasks)
+            await tasks.start(made.session.run)
+            yield made
+            made.session.close()
+
+
+async def test_a_call_that_was_left_is_answered_and_nothing_is_sent() -> None:
+    async with left() as at:
+        client = at.resume()
+        await settle()
+        assert at.taken_up == [(LEFT, "e7")]
+        at.says('{"x":1}')
+        await ended(client)
+        assert client.outcome == Result(b'{"x":1}')
+        assert at.server.sent == []
+        assert at.server.abandoned == [LEFT]
+
+
+async def test_its_progress_and_logs_are_told_by_the_old_id() -> None:
+    async with left() as at:
+        client = at.resume()
+        at.server.notify("notifications/progress", {"progressToken": LEFT, "progress": 3}, on=LEFT)
+        at.server.notify("notifications/message", {"level": "info", "data": "x"}, on=LEFT)
+        assert [method for method, _ in client.notes] == ["notifications/progress", "notifications/message"]
+
+
+async def test_a_call_that_is_lost_says_why() -> None:
+    async with left() as at:
+        client = at.resume()
+        at.server.lose(LEFT, UpstreamClosed("refused"))
+        await ended(client)
+        assert client.error is not None
+        assert client.error.message == "refused"
+
+
+async def test_one_that_is_abandoned_is_cancelled_upstream_by_the_old_id() -> None:
+    async with left() as at:
+        client = at.resume()
+        await settle()
+        client.hang_up()
+        notice = await at.server.asked(CANCELLED)
+        assert notice.body["params"]["requestId"] == LEFT
+
+
+async def test_one_that_was_not_taken_up_can_be_cancelled_all_the_same() -> None:
+    async with left() as at:
+        at.session.cancel_call(LEFT)
+        assert (await at.server.asked(CANCELLED)).body["params"]["requestId"] == LEFT
+
+
+async def test_an_old_question_is_answered_by_its_id_and_its_repetition_is_none() -> None:
+    """TX-UPD-009."""
+    async with left() as at:
+        client = at.resume()
+        question = at.restore(b'"q-1"')
+        assert question is not None
+        at.server.ask("q-1", "elicitation/create", FORM, on=LEFT)
+        assert client.questions == []
+        await question.answer(b'{"action":"accept"}')
+        assert (await at.server.told("q-1"))["result"] == {"action": "accept"}
+        await question.answer(b'{"action":"decline"}')
+        assert len(at.server.answers_to("q-1")) == 1
+
+
+async def test_an_old_question_can_be_withdrawn_and_ends_with_its_call() -> None:
+    async with left() as at:
+        client = at.resume()
+        withdrawn, open_ = at.restore(b"1"), at.restore(b"2")
+        at.server.notify("notifications/cancelled", {"requestId": 1}, on=LEFT)
+        assert client.withdrawn == [withdrawn]
+        at.says("{}")
+        await ended(client)
+        assert client.withdrawn == [withdrawn, open_]
+
+
+async def test_a_question_of_a_call_that_has_ended_is_not_restored() -> None:
+    async with left() as at:
+        client = at.resume()
+        at.says("{}")
+        await ended(client)
+        assert at.restore(b"1") is None
+
+
+async def test_new_calls_in_the_session_have_ids_of_their_own() -> None:
+    """2025 clients' tasks share the session with those that were left."""
+    async with left() as at:
+        old = at.resume()
+        at.tasks.start_soon(a_new_call, at)
+        sent = await at.server.asked("tools/call")
+        assert sent.id == 500
+        at.server.ask("q", "elicitation/create", FORM, on=LEFT)
+        assert old.open == ["q"]
+        at.says("{}")
+        await ended(old)
+        at.server.answer(sent)
+
+
+async def a_new_call(at: Left) -> None:
+    await at.session.call("tools/call", b'{"name":"new"}', Listener("new"), want_progress=False)
