@@ -42,10 +42,7 @@ OURS: Final = ("TX-", "DISC-", "MRTR-", "SUB-", "HTTP-0", "VER-00")
 TASKS_2025: Final = "T25-"
 """Bind us in every role, and are held at every level: their SHOULDs are what clients rely on."""
 
-_AS_REQUESTOR: Final = "issue 7: we as the requestor of the upstream's own tasks"
-
 DEFERRED: Final[Mapping[str, str]] = {
-    "T25-SEC-011": _AS_REQUESTOR,
     "TX-NEW-002": "both stores answer reads from what was committed; comes with a replicated store",
 }
 """What no test holds yet: by whom it comes, and why not now."""

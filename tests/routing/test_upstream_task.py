@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.errors import UpstreamUnavailable
+from proxy.logs import task_hash
 from proxy.protocol import names
 from tests.routing.bench import Bench, Exchanged, bench
 from tests.routing.fake_server import EVERYTHING, Call, FakeServer
@@ -155,6 +157,18 @@ async def test_a_wait_that_ends_too_early_is_begun_again() -> None:
         [wait] = [call for call in again if call.method == names.TASKS_RESULT]
         wait.answer(DONE)
         assert (await sent.result())["content"] == DONE["content"]
+
+
+async def test_its_life_is_logged_under_a_hash_with_its_tool() -> None:
+    """T25-SEC-011."""
+    async with bench(server(must="required")) as at:
+        with capture_logs() as logs:
+            sent, _, held = await made(at)
+            held.answer(DONE)
+            await sent.result()
+        own = [(entry["event"], entry["task"], entry["tool"]) for entry in logs if "tool" in entry]
+        named = task_hash("theirs")
+        assert own == [("upstream_task_created", named, "must"), ("upstream_task_ended", named, "must")]
 
 
 # -- questions ----------------------------------------------------------------------------------------

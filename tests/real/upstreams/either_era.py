@@ -6,6 +6,7 @@ either_era.py legacy|modern PORT
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import uuid
 from typing import Any, Final
@@ -14,10 +15,13 @@ from aiohttp import web
 
 VERSION: Final = "2026-07-28"
 SERVER: Final = {"name": "either", "version": "1"}
-TOOLS: Final = [{"name": name, "inputSchema": {"type": "object"}} for name in ("fast", "slow")]
+TOOLS: Final = [
+    {"name": name, "inputSchema": {"type": "object"}} for name in ("fast", "slow", "fail", "hang", "die")
+]
 PREFIX: Final = "io.modelcontextprotocol/"
 
 sessions: set[str] = set()
+running: dict[tuple[str | None, Any], asyncio.Future[Any]] = {}
 
 
 async def result(era: str, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
@@ -29,10 +33,32 @@ async def result(era: str, method: str, params: dict[str, Any]) -> dict[str, Any
         case "tools/list":
             return {"tools": TOOLS}
         case "tools/call":
-            if params["name"] == "slow":
-                await asyncio.sleep(0.8)
-            return {"content": [{"type": "text", "text": f"{params['name']} of {era}"}]}
+            said = [{"type": "text", "text": f"{params['name']} of {era}"}]
+            return {"content": said, **(await worked(params["name"], params.get("arguments", {})))}
     return None
+
+
+def note(label: str) -> None:
+    with open(sys.argv[3], "a", encoding="utf-8") as journal:
+        journal.write(label + "\n")
+
+
+async def worked(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What the tool does, and what is in its result beside the text."""
+    match tool:
+        case "slow":
+            await asyncio.sleep(0.8)
+        case "fail":
+            return {"isError": True}
+        case "hang":
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                note(arguments["label"])
+                raise
+        case "die":
+            os._exit(1)
+    return {}
 
 
 def error(rid: Any, code: int, message: str, status: int = 200, **data: Any) -> web.Response:
@@ -60,9 +86,22 @@ def application(era: str) -> web.Application:
         message = await request.json()
         if (refused := refusal(era, request, message)) is not None:
             return refused
+        session = request.headers.get("Mcp-Session-Id")
         if "id" not in message:
+            named = (session, message.get("params", {}).get("requestId"))
+            if message["method"] == "notifications/cancelled" and named in running:
+                running[named].set_result(None)
             return web.Response(status=202)
-        found = await result(era, message["method"], message.get("params", {}))
+        stopped = running[session, message["id"]] = asyncio.get_running_loop().create_future()
+        work = asyncio.ensure_future(result(era, message["method"], message.get("params", {})))  # noqa: TID251
+        try:
+            await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return error(message["id"], 0, "cancelled")
+            found = work.result()
+        finally:
+            del running[session, message["id"]]
+            work.cancel()
         if found is None:
             return error(message["id"], -32601, "Method not found", 404 if era == "modern" else 200)
         headers = {}
@@ -79,4 +118,10 @@ def application(era: str) -> web.Application:
 
 
 if __name__ == "__main__":
-    web.run_app(application(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]), print=None)
+    web.run_app(
+        application(sys.argv[1]),
+        host="127.0.0.1",
+        port=int(sys.argv[2]),
+        print=None,
+        handler_cancellation=True,
+    )
