@@ -14,6 +14,7 @@ from proxy.config import Config
 from proxy.eras import tasks_2025
 from proxy.errors import TaskNotFound
 from proxy.owners import Owner
+from proxy.protocol import jsonrpc
 from proxy.routing.adopted import Adopted, Adoption
 from proxy.routing.http_passthrough import HttpPassthrough
 from proxy.routing.http_tasks import HttpTasks
@@ -82,7 +83,12 @@ class LegacyParts:
     def _owners_part(self, session: PassedSession, owner: Owner) -> OwnersPart:
         def adopt() -> Adoption:
             known = AdoptedSession(session.id or None, session.facts.upstream_version)
-            return self.upstream.adoption(known, session.info, lambda: self._headers(part, owner))
+            return self.upstream.adoption(known, session.info, lambda: self._headers(part, owner), tell)
+
+        def tell(method: str, params: bytes | None) -> None:
+            """What comes to a call of a task, and is the client's own matter."""
+            if part.tasks.channel is not None:
+                part.tasks.channel.send(jsonrpc.notification(method, params))
 
         adopted = Adopted(adopt, self.runner.spawn)
         terms = self._terms(lists=not owner.is_anonymous)

@@ -147,9 +147,14 @@ class Upstream:
         return ServerInfo(version, b"{}", server_info, None)
 
     def adoption(
-        self, known: AdoptedSession, info: ServerInfo, headers: Callable[[], Mapping[str, str]]
+        self,
+        known: AdoptedSession,
+        info: ServerInfo,
+        headers: Callable[[], Mapping[str, str]],
+        on_change: ChangeListener | None = None,
     ) -> Adoption:
-        """For calls of tasks on a session over HTTP that a client, or an earlier process, has opened."""
+        """For calls of tasks on a session over HTTP that a client, or an earlier process, has opened.
+        `on_change` is told list changes and resource updates that come to them."""
         url, limits = self._config.upstream.url, self._config.limits
         assert url is not None  # such sessions are passed through to one
         transport = HttpTransport(
@@ -162,7 +167,9 @@ class Upstream:
             clock=self._clock,
             adopted=known,
         )
-        session = self.adopted(transport, info, FIRST_TASK_ID, transport.take_up, self._task_ids)
+        session = self.adopted(
+            transport, info, FIRST_TASK_ID, transport.take_up, self._task_ids, on_change=on_change
+        )
         return Adoption(session, transport.listen)
 
     def adopted(
@@ -172,6 +179,7 @@ class Upstream:
         first_id: int,
         take_up: TakeUp | None = None,
         ids: Iterator[int] | None = None,
+        on_change: ChangeListener | None = None,
     ) -> LegacySession:
         """A session over a transport whose handshake is done."""
         return LegacySession(
@@ -183,7 +191,7 @@ class Upstream:
             clock=self._clock,
             max_depth=self._config.limits.depth,
             start_timeout_s=self._config.upstream.start_timeout,
-            on_change=lambda method, params: None,
+            on_change=on_change or (lambda method, params: None),
             adopted=info,
             first_id=first_id,
             ids=ids,

@@ -11,10 +11,14 @@ import pytest
 
 from proxy.assembly import Parts, assemble, policy_of
 from proxy.config import Config
+from proxy.eras.to_modern import ServerInfo
+from proxy.errors import UpstreamUnavailable
 from proxy.metrics import Metrics
 from proxy.owners import ANONYMOUS, Owner
+from proxy.protocol import names
 from proxy.routing.http_passthrough import HttpPassthrough
 from proxy.routing.http_tasks import HttpTasks
+from proxy.routing.passed_session import PassedSession, SessionFacts
 from proxy.routing.session_layer import SessionLayer
 from proxy.stores.memory import MemoryStore
 from proxy.tasks import lifecycle
@@ -23,6 +27,7 @@ from proxy.tasks.policy import Polling
 from proxy.tasks.task import Task
 from proxy.upstream.http import make_client
 from tests.manual_clock import ManualClock
+from tests.routing.bench_2025 import FakeChannel
 from tests.tasks.examples import CREATED_MS
 from tests.upstream.fake_transport import settle
 
@@ -113,3 +118,44 @@ async def test_a_session_whose_end_was_put_off_waits_for_tasks_that_use_it_again
                     assert not ended.is_set()
                     await store.compare_and_set(task, lifecycle.cancelled(task, Polling(), CREATED_MS))
         assert ended.is_set()
+
+
+async def test_calls_of_tasks_use_the_clients_session_and_what_comes_of_the_session_is_told_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Contract section 5: its id, its version, its credentials of whatever name; list changes that come to
+    a call of ours are the client's matter."""
+    async with assembled(URL) as (parts, _):
+        made: list[tuple[Any, ...]] = []
+
+        def adoption(*args: Any) -> Any:
+            made.append(args)
+            raise UpstreamUnavailable("this is as far as it goes")
+
+        monkeypatch.setattr(parts.upstream, "adoption", adoption)
+        info = ServerInfo("2025-06-18", b"{}", None, None)
+        session = PassedSession("s", SessionFacts("2025-06-18"), info)
+        part = parts.legacy.passed.part(session, ADA, [("X-Api-Key", "k"), ("Mcp-Session-Id", "s")])
+        with pytest.raises(UpstreamUnavailable):
+            async with part.adopted.lease():
+                raise AssertionError("there is none")
+        [(known, said, headers, tell)] = made
+        assert (known.id, known.version, known.is_ours) == ("s", "2025-06-18", False)
+        assert said is info
+        assert headers() == {"x-api-key": "k"}
+        tell(names.TOOLS_LIST_CHANGED, None)
+        channel = FakeChannel()
+        part.tasks.set_channel(channel)
+        tell(names.RESOURCES_UPDATED, b'{"uri":"x"}')
+        assert channel.told(names.RESOURCES_UPDATED) == [{"uri": "x"}]
+        assert len(channel.said) == 1
+
+
+async def test_after_a_restart_the_owners_token_is_used_until_it_is_heard_of_again() -> None:
+    """Contract section 8: in stand-in mode a task uses its owner's latest token."""
+    async with assembled(URL) as (parts, _):
+        info = ServerInfo("2025-11-25", b"{}", None, None)
+        part = parts.legacy.passed.part(PassedSession("s", SessionFacts(), info), ADA)
+        assert parts.legacy._headers(part, ADA) == {}
+        parts.upstream.credentials.note(ADA, "Bearer t")
+        assert parts.legacy._headers(part, ADA) == {"Authorization": "Bearer t"}

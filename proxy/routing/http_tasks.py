@@ -37,7 +37,7 @@ from proxy.routing.get_streams import GetStream
 from proxy.routing.http_passthrough import HttpPassthrough
 from proxy.routing.in_flight import rid_in
 from proxy.routing.legacy import HttpMessage, Reply
-from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions, PlainCall, asks_a_task
+from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions, PlainCall, asker_of
 from proxy.routing.rewording import Reword, Rewording, header_in, whole, without_header
 from proxy.routing.runner import Runner
 from proxy.routing.served import Served, StreamChannel
@@ -49,6 +49,7 @@ GIVE_WAY_TRIES: Final = 20
 _OURS: Final = frozenset({names.TOOLS_CALL, names.TASKS_LIST, *names.TASK_METHODS_2025})
 _ACCEPTED: Final = Reply(HTTPStatus.ACCEPTED, [])
 _ENDED: Final = Reply(HTTPStatus.OK, [])
+_TOOLS_CHANGED: Final = jsonrpc.notification(names.TOOLS_LIST_CHANGED)
 
 TasksEnded = Callable[[str], Awaitable[None]]
 """Waits until the tasks of an earlier process that were taken up in the session of this id have ended. Raises
@@ -146,6 +147,9 @@ class HttpTasks:
                 return _Tracked(self._pass.serve(message), session, call)
             case ResultResponse() | ErrorResponse() if part.tasks.take_answer(said):
                 return _just(_ACCEPTED)
+            case ResultResponse(rid) | ErrorResponse(RequestId() as rid):
+                session.note_answered(rid.value)
+                return self._pass.serve(message)
             case Notification(names.CANCELLED, params) if self._served.cancel(
                 part, rid_in(params, "requestId")
             ):
@@ -251,17 +255,24 @@ class HttpTasks:
         match message:
             case Request(rid, method, params) if method in QUESTION_METHODS:
                 related = rid_in(params, names.META, names.META_RELATED_TASK, "taskId")
-                if related is not None or not asks_a_task(session, owner, self._asking):
-                    return False
-                session.parts[owner].note_asked(rid.value)
-                return True
+                asker = None if related is not None else asker_of(session, owner, self._asking)
+                if isinstance(asker, PlainCall):
+                    session.note_asked(rid.value, asker)
+                elif asker is not None:
+                    session.parts[owner].note_asked(rid.value)
+                return asker is not None and not isinstance(asker, PlainCall)
             case Notification(names.PROGRESS, params):
                 token = rid_in(params, names.META_PROGRESS_TOKEN)
                 calls = session.parts[owner].adopted.calls
                 return token is not None and any(call.id == token.value for call in calls)
             case Notification(names.CANCELLED, params):
                 named = rid_in(params, "requestId")
+                if named is not None:
+                    session.note_answered(named.value)
                 return named is not None and named.value in session.parts[owner].asked
+            case Notification(names.TOOLS_LIST_CHANGED):
+                session.parts[owner].adopted.received(_TOOLS_CHANGED)  # the client is told, too
+                return False
             case _:
                 return False
 

@@ -166,10 +166,12 @@ class InFlight:
         """The server says something: the request that it belongs to, None if to none.
 
         Progress by its token, a log line to the request that is alone in flight, and a question that is
-        withdrawn to where it was asked.
+        withdrawn to where it was asked. What is said of the session is no part of a task of ours, on
+        whatever stream it comes.
         """
         if on is not None:
-            return self._sent.get(on)
+            sent = self._sent.get(on)
+            return None if sent is not None and sent.of_task and notification.method in _OF_SESSION else sent
         return self._concerned(notification.method, notification.params)
 
     def _concerned(self, method: str, params: bytes | None) -> Sent | None:
@@ -197,6 +199,16 @@ class InFlight:
         found = list(self._may_ask())
         return found[0] if len(found) == 1 else None
 
+
+_OF_SESSION: Final = frozenset(
+    {
+        names.TOOLS_LIST_CHANGED,
+        names.PROMPTS_LIST_CHANGED,
+        names.RESOURCES_LIST_CHANGED,
+        names.RESOURCES_UPDATED,
+        names.ELICITATION_COMPLETE,
+    }
+)
 
 _ASKED_AT_ANY_TIME: Final = frozenset({names.PING, names.ROOTS_LIST})
 """Servers ask these when the session begins, whatever call is first; the tool has nothing to do with it."""

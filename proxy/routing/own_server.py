@@ -264,6 +264,8 @@ class OwnServer:
                 concerned = self._in_flight.told(message, call)
                 if not self._is_of_task(concerned, raw, call):
                     self._client.tell(message, raw, None if concerned is None else concerned.rid)
+                    if message.method == names.TOOLS_LIST_CHANGED and self._line is not None:
+                        self._line.received(raw, None)  # which tools are the server's own tasks may be new
             case ErrorResponse(None) if call is None:
                 self._client.answer(None, raw)  # nobody can tell what it answers
             case ResultResponse() | ErrorResponse():

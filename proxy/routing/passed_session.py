@@ -68,8 +68,13 @@ class PlainCall:
     method: str
     params: bytes | None
     begun: float
-    waiting: bool = False
+    questions: int = 0
     id: int = -1
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for the answer to a question already."""
+        return self.questions > 0
 
     @property
     def name(self) -> str | None:
@@ -110,6 +115,7 @@ class OwnersPart:
 class PassedSession:
     """`id` is empty where the server has no sessions. `ended`: its client has sent DELETE. `capabilities` are
     what its client declared; any where that is not known, after a restart, or where it is no single client.
+    `asked` are the open questions that came on the GET stream, with the calls that they were taken for.
     """
 
     id: str
@@ -117,6 +123,7 @@ class PassedSession:
     info: ServerInfo
     parts: dict[Owner, OwnersPart] = field(default_factory=dict)
     plain: dict[PlainCall, None] = field(default_factory=dict)
+    asked: OrderedDict[int | str, PlainCall] = field(default_factory=OrderedDict)
     ended: bool = False
     capabilities: ClientCapabilities = ANY_CAPABILITIES
 
@@ -128,6 +135,20 @@ class PassedSession:
     @property
     def is_idle(self) -> bool:
         return not self.plain and all(part.is_idle for part in self.parts.values())
+
+    def note_asked(self, id: int | str, call: PlainCall) -> None:
+        """A question on the GET stream was passed on, as one of this call."""
+        self.note_answered(id)
+        self.asked[id] = call
+        call.questions += 1
+        if len(self.asked) > MAX_ASKED:
+            self.note_answered(next(iter(self.asked)))
+
+    def note_answered(self, id: int | str) -> None:
+        """Or withdrawn."""
+        call = self.asked.pop(id, None)
+        if call is not None:
+            call.questions -= 1
 
     async def wait_unused(self) -> None:
         """Until no call of a task of ours runs here any more. It must have `ended`, so that none is added."""
@@ -244,15 +265,13 @@ class PassedSessions:
         return session
 
 
-def asks_a_task(session: PassedSession, owner: Owner, asking: AskingTools) -> bool:
-    """Whether a question on the GET stream of `owner` belongs to a task of ours, by the contract's rule
-    (section 2), rather than to a call that passes through."""
+def asker_of(session: PassedSession, owner: Owner, asking: AskingTools) -> CallInFlight | None:
+    """The call that a question on the GET stream of `owner` belongs to, by the contract's rule (section 2):
+    that of a task of ours, or a `PlainCall`, which passes through."""
     part = session.parts.get(owner)
-    if part is None or not part.adopted.in_use:
-        return False
-    calls: list[CallInFlight] = sorted([*session.plain, *part.adopted.calls], key=lambda call: call.begun)
-    asker = attribute(calls, asking)
-    return asker is not None and not isinstance(asker, PlainCall)
+    ours = part.adopted.calls if part is not None else ()
+    calls: list[CallInFlight] = sorted([*session.plain, *ours], key=lambda call: call.begun)
+    return attribute(calls, asking)
 
 
 def credentials_in(headers: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -45,6 +45,11 @@ def event(message: Any) -> bytes:
     return sse.encode(json.dumps(message).encode())
 
 
+def asked_in(response: Response) -> list[Any]:
+    """The ids of the questions on it."""
+    return [message["id"] for message in response.messages if "id" in message]
+
+
 async def told(response: Response) -> dict[str, Any]:
     """The one message of a response that has ended."""
     [message] = (await response.ended()).messages
@@ -421,6 +426,22 @@ async def test_what_is_no_message_passes_as_it_is(data: bytes) -> None:
         assert listening.body == data
 
 
+async def test_a_change_of_the_tools_is_told_the_client_and_seen_by_us() -> None:
+    """Which of them the server runs as tasks of its own may be new."""
+    async with http_bench_2025() as bench:
+        server = bench.it.rig.server
+        server.answers["tools/list"] = {"tools": [{"name": "a"}]}
+        client = await bench.opened(tasks={"requests": {"tools": {"call": {}}}})
+        listening, body = await client.listen()
+        await client.call("a")
+        server.answers["tools/list"] = {"tools": [{"name": "a", "execution": {"taskSupport": "optional"}}]}
+        body.say(event({"jsonrpc": "2.0", "method": names.TOOLS_LIST_CHANGED}))
+        await until(lambda: listening.messages)
+        bench.will_answer({"task": {"taskId": "theirs"}}, id=5)
+        message = await told(client.request(names.TOOLS_CALL, {"name": "a", "task": {}}, id=5))
+        assert message["result"] == {"task": {"taskId": "theirs"}}
+
+
 async def test_a_question_with_a_plain_call_in_flight_goes_by_the_rule() -> None:
     """Contract section 2: of several the one that is known to ask, else the newest."""
     async with http_bench_2025() as bench:
@@ -435,13 +456,20 @@ async def test_a_question_with_a_plain_call_in_flight_goes_by_the_rule() -> None
         body.say(event(QUESTION))
         await until(lambda: listening.messages)
         assert listening.messages == [QUESTION]  # of the newer, plain call
+        body.say(event({**QUESTION, "id": "q2"}))
+        await until(lambda: len(asked_in(listening)) == 2)
+        assert asked_in(listening)[1].startswith("tpx-ask-")  # that one waits already
+        bench.upstream.will(202, [])
+        await client.post({"id": "q", "result": YES}).ended()
+        assert bench.passed[-1] == ("POST", {"jsonrpc": "2.0", "id": "q", "result": YES})
+        body.say(event({**QUESTION, "id": "q3"}))
+        await until(lambda: len(asked_in(listening)) == 3)
+        body.say(event({"jsonrpc": "2.0", "method": names.CANCELLED, "params": {"requestId": "q3"}}))
+        body.say(event({**QUESTION, "id": "q4"}))
+        await until(lambda: len(asked_in(listening)) == 4)
+        assert asked_in(listening)[2:] == ["q3", "q4"]
         plain.end()
         await calling.ended()
-        body.say(event({**QUESTION, "id": "q2"}))
-        await until(lambda: len([m for m in listening.messages if "id" in m]) == 2)
-        asked = [message["id"] for message in listening.messages if "id" in message]
-        assert asked[0] == "q"
-        assert asked[1].startswith("tpx-ask-")
 
 
 async def test_ours_gives_way_to_the_clients_own_stream() -> None:

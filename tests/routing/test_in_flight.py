@@ -198,6 +198,23 @@ def test_what_is_no_question_is_the_clients_to_answer_also_while_a_task_of_ours_
     assert it.asked(request("g", names.TASKS_GET), None) is plain
 
 
+def test_what_is_said_of_the_session_is_no_part_of_a_task() -> None:
+    """The client gets it as it is; what nobody knows may well be the task's."""
+    it = table()
+    ours, plain = task_call(it), call(it, "a")
+    of_session = [
+        names.TOOLS_LIST_CHANGED,
+        names.PROMPTS_LIST_CHANGED,
+        names.RESOURCES_LIST_CHANGED,
+        names.RESOURCES_UPDATED,
+        names.ELICITATION_COMPLETE,
+    ]
+    for method in of_session:
+        assert told(it, method, {}, on=ours.id) is None
+        assert told(it, method, {}, on=plain.id) is plain
+    assert told(it, "notifications/new", {}, on=ours.id) is ours
+
+
 def test_an_answer_is_taken_from_whom_the_question_was_put_to() -> None:
     """F16: the client does not answer for the task, nor the task for the client; and each once."""
     it = table()

@@ -22,7 +22,7 @@ from proxy.routing.passed_session import (
     PassedSession,
     PassedSessions,
     PlainCall,
-    asks_a_task,
+    asker_of,
     credentials_in,
 )
 from proxy.stores.memory import MemoryStore
@@ -198,22 +198,37 @@ async def test_a_question_is_a_tasks_by_the_rule_alone(sessions: PassedSessions)
     """Contract section 2."""
     asking = AskingTools(lambda tool: tool == "confirm")
     session = await begun(sessions)
-    assert not asks_a_task(session, ADA, asking)
+    assert asker_of(session, ADA, asking) is None
     part = sessions.part(session, ADA)
-    assert not asks_a_task(session, ADA, asking)
-    part.adopted.in_use = True  # type: ignore[misc]
-    assert not asks_a_task(session, ADA, asking)
-
-    part.adopted.calls.append(_Call(begun=5.0))  # type: ignore[attr-defined]
-    assert asks_a_task(session, ADA, asking)
-    assert not asks_a_task(session, BOB, asking)
-    session.plain[plain("plain", 7.0)] = None
-    assert not asks_a_task(session, ADA, asking)
+    assert asker_of(session, ADA, asking) is None
+    ours, newer, older = _Call(begun=5.0), plain("plain", 7.0), plain("plain", 3.0)
+    part.adopted.calls.append(ours)  # type: ignore[attr-defined]
+    assert asker_of(session, ADA, asking) is ours
+    assert asker_of(session, BOB, asking) is None
+    session.plain[newer] = None
+    assert asker_of(session, ADA, asking) is newer
+    session.note_asked("q", newer)
+    assert newer.waiting
+    assert asker_of(session, ADA, asking) is ours
+    session.note_answered("q")
+    session.note_answered("q")
+    assert not newer.waiting
     session.plain.clear()
-    session.plain[plain("plain", 3.0)] = None
-    assert asks_a_task(session, ADA, asking)
-    session.plain[plain("confirm", 2.0)] = None
-    assert not asks_a_task(session, ADA, asking)
+    session.plain[older] = None
+    assert asker_of(session, ADA, asking) is ours
+    known = plain("confirm", 2.0)
+    session.plain[known] = None
+    assert asker_of(session, ADA, asking) is known
+
+
+async def test_of_questions_that_plain_calls_wait_with_so_many_are_kept_in_mind(
+    sessions: PassedSessions,
+) -> None:
+    session, call = await begun(sessions), plain("a", 0.0)
+    for number in range(MAX_ASKED + 5):
+        session.note_asked(number, call)
+        session.note_asked(number, call)
+    assert call.questions == len(session.asked) == MAX_ASKED
 
 
 class _Call:

@@ -293,6 +293,23 @@ async def test_a_tool_of_the_servers_own_runs_there_and_its_message_is_as_it_was
         assert is_task_id(task)
 
 
+async def test_a_change_of_the_tools_is_told_the_client_and_seen_by_us() -> None:
+    """Which of them the server runs as tasks of its own may be new."""
+    async with piped() as it:
+        await ready(it, tasks={"requests": {"tools": {"call": {}}}})
+        await it.request(names.TOOLS_CALL, {"name": "a", "task": {}}, id="first")
+        it.server.answer(await it.server.asked(names.TOOLS_LIST), {"tools": [{"name": "a"}]})
+        await it.server.asked(names.TOOLS_CALL)
+        assert "task" in it.answers_to("first")[0]["result"]
+        it.server.notify(names.TOOLS_LIST_CHANGED)
+        assert it.said[-1] == {"jsonrpc": "2.0", "method": names.TOOLS_LIST_CHANGED}
+        await it.request(names.TOOLS_CALL, {"name": "a", "task": {}}, id="second")
+        tool = {"name": "a", "execution": {"taskSupport": "optional"}}
+        it.server.answer(await it.server.asked(names.TOOLS_LIST, 2), {"tools": [tool]})
+        call = await it.server.asked(names.TOOLS_CALL, 2)
+        assert call.body["params"]["task"] == {}
+
+
 # -- cancelled ----------------------------------------------------------------------------------------
 
 
