@@ -112,7 +112,7 @@ def test_what_can_be_taken_up_after_a_restart_is_not_failed() -> None:
         return [v.what for v in judge(seen, Told.of([START]), felt, 7.0, resumable=True)]
 
     assert resumed(kill) == [What.NOT_TAKEN_UP]
-    assert found(seen, [START], [kill]) == [], "the server's streams cannot be resumed"
+    assert found(seen, [START], [kill], now=7.0) == [], "the server's streams cannot be resumed"
     assert resumed(Felt(FaultKind.KILL, 0.5, 5.5)) == [], "where its stream stood was not stored yet"
     assert resumed(Felt(FaultKind.KILL, -0.1, 0.5), kill) == [], "its sender was killed before it arrived"
     assert resumed(kill, Felt(FaultKind.UPSTREAM_KILL, 5.2, 5.3)) == [], "its stream is gone"
