@@ -35,7 +35,7 @@ from proxy.protocol.jsonrpc import (
 from proxy.protocol.sse import Event
 from proxy.routing.get_streams import GetStream
 from proxy.routing.http_passthrough import HttpPassthrough
-from proxy.routing.in_flight import rid_in
+from proxy.routing.in_flight import rid_in, text_of
 from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions, PlainCall, asker_of
 from proxy.routing.rewording import Reword, Rewording, header_in, whole, without_header
@@ -116,6 +116,8 @@ class HttpTasks:
             async def reword(result: bytes) -> bytes:
                 granted = grant(VERSION, result, lists=not message.owner.is_anonymous)
                 if granted is None:
+                    if text_of(result, "protocolVersion") == VERSION:
+                        await self._sessions.begin_without_tasks(session_id)
                     return result
                 session = await self._sessions.begin(session_id, granted, declared_by(request.params))
                 self._sessions.part(session, message.owner, message.headers).is_known = True
@@ -132,6 +134,9 @@ class HttpTasks:
     def _of_session(
         self, message: HttpMessage, session: PassedSession, said: Message | None
     ) -> AbstractAsyncContextManager[Reply]:
+        ends = message.method is HTTPMethod.DELETE and bool(session.id)
+        if not session.facts.has_tasks:
+            return self._delete(message, session) if ends else self._pass.serve(message)
         part = self._sessions.part(session, message.owner, message.headers)
         if session.facts.is_held:
             message = _at_version(message, session.facts.upstream_version)
@@ -156,7 +161,7 @@ class HttpTasks:
                 return _just(_ACCEPTED)
             case None if message.method is HTTPMethod.GET:
                 return self._get(message, part)
-            case None if message.method is HTTPMethod.DELETE and session.id:
+            case None if ends:
                 return self._delete(message, session)
             case _:
                 return self._pass.serve(message)

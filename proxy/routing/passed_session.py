@@ -48,10 +48,12 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """`upstream_version` is older than VERSION where we hold that towards the client."""
+    """`upstream_version` is older than VERSION where we hold that towards the client. `has_tasks`: it was
+    granted tasks; else it passes, though its version has them."""
 
     upstream_version: str = VERSION
     upstream: UpstreamTasks = NO_TASKS
+    has_tasks: bool = True
 
     @property
     def is_held(self) -> bool:
@@ -59,6 +61,7 @@ class SessionFacts:
 
 
 _ORDINARY: Final = SessionFacts()
+_WITHOUT_TASKS: Final = SessionFacts(has_tasks=False)
 
 
 @dataclass(eq=False, slots=True)
@@ -196,11 +199,7 @@ class PassedSessions:
         remembered before the client is told."""
         facts = SessionFacts(granted.upstream_version, granted.upstream)
         info = replace(ServerInfo.parse(granted.result), version=granted.upstream_version)
-        if facts != _ORDINARY:
-            try:
-                await self._memory.remember(_key(session_id), _written(facts), keep_s=KEEP_S)
-            except StoreError as exc:  # it works until we are restarted
-                log.error("session_not_remembered", reason=exc.message)
+        await self._remember(session_id, facts)
         known = self.known(session_id)
         if known is not None and known.facts == facts and not known.ended:  # as with servers without sessions
             return known
@@ -208,6 +207,20 @@ class PassedSessions:
         if session_id:
             session.capabilities = capabilities
         return self._add(session)
+
+    async def begin_without_tasks(self, session_id: str) -> None:
+        """One that was just opened, and not granted any: its client is none of ours."""
+        await self._remember(session_id, _WITHOUT_TASKS)
+        self._add(PassedSession(session_id, _WITHOUT_TASKS, ServerInfo(VERSION, b"{}", None, None)))
+
+    async def _remember(self, session_id: str, facts: SessionFacts) -> None:
+        """What is not ordinary. Where the server has no sessions, its next `initialize` may say otherwise."""
+        if facts == _ORDINARY or not (session_id or facts.has_tasks):
+            return
+        try:
+            await self._memory.remember(_key(session_id), _written(facts), keep_s=KEEP_S)
+        except StoreError as exc:  # it works until we are restarted
+            log.error("session_not_remembered", reason=exc.message)
 
     async def forget(self, session_id: str) -> None:
         """It is over. Nothing is lost if the store is broken: what it remembers expires."""
@@ -290,11 +303,11 @@ def _key(session_id: str, kind: str = _KEY) -> str:
 
 
 def _written(facts: SessionFacts) -> bytes:
-    return dumps([facts.upstream_version, facts.upstream.tools, facts.upstream.list])
+    return dumps([facts.upstream_version, facts.upstream.tools, facts.upstream.list, facts.has_tasks])
 
 
 def _facts_in(value: bytes | None) -> SessionFacts:
     if value is None:
         return _ORDINARY
-    version, tools, lists = loads(value)
-    return SessionFacts(version, UpstreamTasks(tools, lists))
+    version, tools, lists, *more = loads(value)  # earlier versions wrote three
+    return SessionFacts(version, UpstreamTasks(tools, lists), *more)

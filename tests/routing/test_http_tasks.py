@@ -131,6 +131,30 @@ async def test_what_is_no_result_of_initialize_passes_as_it_is(
         assert set(response.headers) >= {key.lower() for key, _ in headers}
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_session_that_was_granted_no_tasks_has_none(restarted: bool) -> None:
+    """T25-CAP-002, T25-CAP-004: before a server without tools, though the client's version knows of tasks."""
+    async with http_bench_2025() as bench:
+        client = bench.client(session_id=None)
+        said = b'{"jsonrpc":"2.0","id":"i","result":{"protocolVersion":"2025-11-25","capabilities":{}}}'
+        bench.upstream.will(200, [*JSON, ("Mcp-Session-Id", SESSION)], said)
+        assert (
+            await client.request(names.INITIALIZE, {"protocolVersion": VERSION}, id="i").ended()
+        ).body == said
+        client.session_id = SESSION
+        if restarted:
+            bench.start_over()
+        refusal = b'{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"Method not found"}}'
+        for method in (names.TASKS_LIST, *sorted(names.TASK_METHODS_2025), names.TOOLS_CALL):
+            bench.upstream.will(200, JSON, refusal)
+            response = client.request(method, {"taskId": "tpx-" + "a" * 32, "name": "a", "task": {}}, id=7)
+            assert (await response.ended()).body == refusal
+            assert bench.methods[-1] == method
+        bench.upstream.will(204, [])
+        assert (await client.delete().ended()).status == 204
+        assert await bench.memory.remembered("") == []
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_tools_show_that_they_run_as_tasks(stream: bool) -> None:
     """T25-TOOL-001: what we cannot read for its compression is not asked for compressed."""

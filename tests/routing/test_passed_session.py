@@ -106,6 +106,28 @@ async def test_after_a_restart_it_is_known_what_a_session_is(
     assert after.facts.is_held is (version != VERSION)
 
 
+@pytest.mark.parametrize(("session_id", "is_remembered"), [("s", True), ("", False)])
+async def test_that_a_session_has_no_tasks_is_remembered_where_it_is_a_session(
+    sessions: PassedSessions, memory: TroubledMemory, session_id: str, is_remembered: bool
+) -> None:
+    """T25-CAP-002. Without sessions, the server's next `initialize` may say otherwise."""
+    await sessions.begin_without_tasks(session_id)
+    known = sessions.known(session_id)
+    assert known is not None
+    assert not known.facts.has_tasks
+    again = await sessions_over(memory).find(session_id)
+    assert again.facts.has_tasks is not is_remembered
+    assert (await begun(sessions, session_id)).facts.has_tasks
+
+
+async def test_what_an_earlier_version_remembered_is_understood(memory: TroubledMemory) -> None:
+    await begun(sessions_over(memory), "s", "2025-06-18", BOTH)
+    [(key, _)] = await memory.remembered("")
+    await memory.remember(key, b'["2025-06-18",true,false]', keep_s=60)
+    facts = (await sessions_over(memory).find("s")).facts
+    assert facts == module.SessionFacts("2025-06-18", UpstreamTasks(tools=True), has_tasks=True)
+
+
 async def test_no_session_id_is_in_a_key(sessions: PassedSessions, memory: TroubledMemory) -> None:
     """It may act as a secret."""
     session = await begun(sessions, "secret-id", "2025-06-18")
