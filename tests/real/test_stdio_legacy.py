@@ -99,10 +99,11 @@ async def long_conversation(it: StdioProcess, legacy: Legacy, version: str) -> N
 async def recorded(
     command: Sequence[str], home: Path, version: str
 ) -> tuple[list[bytes], list[dict[str, Any]]]:
-    """What the client got, line by line, and what happened in the server."""
+    """What the client got, line by line, and what happened in the server. Without 2025 tasks, which add to
+    what a server says of itself."""
     legacy = Legacy("stdio", home, "--pre-delay", "0")
     upstream = [*command, *legacy.command("stdio")]
-    async with StdioProcess(upstream, home) as it:
+    async with StdioProcess(upstream, home, MCP_TASKPROXY_TASKS__LEGACY_2025="false") as it:
         with anyio.fail_after(60):
             await long_conversation(it, legacy, version)
             assert await it.exit_code(within_s=10) == 0
