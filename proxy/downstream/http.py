@@ -173,7 +173,8 @@ class HttpEndpoint:
     async def _before_head(self, http: web.Request, response: web.StreamResponse) -> None:
         """For every response, also those of aiohttp's own (F30)."""
         leave_as_given(response)
-        response.headers.extend(self._guard.cors_headers(http.headers.get("Origin")))
+        if (origin := http.headers.get("Origin")) is not None:
+            response.headers.extend(self._guard.cors_headers(origin))
 
     # -- reading ------------------------------------------------------------------------------------
 

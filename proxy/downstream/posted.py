@@ -29,7 +29,7 @@ from proxy.routing.passthrough import BATCHES_IN
 _IS_ARRAY: Final = re.compile(rb"[ \t\r\n]*\[")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as `HttpMessage`
 class Posted:
     """`messages` is one, or those of a batch, which is legacy always."""
 

@@ -6,7 +6,7 @@ added but what belongs to our own hop. Contract section 6.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -22,11 +22,21 @@ from proxy.routing.legacy import Reply
 AT_ONCE_BYTES: Final = 64 * 1024  # the transport takes as much without waiting for the client
 EVENT_STREAM: Final = "text/event-stream"
 
-_NOT_GIVEN: Final = web.ResponseKey("not_given", tuple)
-"""Headers that aiohttp would add to a response, and that its handler did not give."""
 _ADDED: Final = ("Content-Type", "Server")
 
 log = get_logger()
+
+
+class _Whole(web.Response):
+    """`not_given`: headers that aiohttp would add, and that the handler did not give."""
+
+    not_given: Sequence[str] = ()
+
+
+class _Streamed(web.StreamResponse):
+    """As `_Whole`."""
+
+    not_given: Sequence[str] = ()
 
 
 class ReplyWriter:
@@ -63,24 +73,25 @@ class ReplyWriter:
         await self._streams.write(http, response, chunks, is_events=_takes_comments(response))
 
 
-def _response_of(reply: Reply) -> web.StreamResponse:
+def _response_of(reply: Reply) -> _Whole | _Streamed:
     headers = CIMultiDict(reply.headers)
     if isinstance(reply.body, bytes) and len(reply.body) <= AT_ONCE_BYTES:
-        response: web.StreamResponse = web.Response(status=reply.status, headers=headers, body=reply.body)
+        response: _Whole | _Streamed = _Whole(status=reply.status, headers=headers, body=reply.body)
     else:
-        response = web.StreamResponse(status=reply.status, headers=headers)
+        response = _Streamed(status=reply.status, headers=headers)
         if isinstance(reply.body, bytes):
             response.content_length = len(reply.body)
         if _takes_comments(response):
             response.headers.setdefault("X-Accel-Buffering", "no")  # nginx would hold events back
-    response[_NOT_GIVEN] = tuple([name for name in _ADDED if name not in headers])
+    response.not_given = [name for name in _ADDED if name not in headers]
     return response
 
 
 def leave_as_given(response: web.StreamResponse) -> None:
     """Take off what aiohttp has added to the response of a handler. To be called before its head goes."""
-    for name in response.get(_NOT_GIVEN, ()):
-        response.headers.popall(name, None)
+    if isinstance(response, _Whole | _Streamed):
+        for name in response.not_given:
+            response.headers.popall(name, None)
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:

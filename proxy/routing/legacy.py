@@ -17,7 +17,7 @@ from proxy.owners import Owner
 from proxy.protocol.jsonrpc import Message, Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed; to freeze it costs as much as all else about it
 class HttpMessage:
     """One HTTP request of a legacy client.
 

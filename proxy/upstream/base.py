@@ -205,7 +205,7 @@ def _nothing() -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed; to freeze it costs as much as all else about it
 class Forwarded:
     """The upstream's HTTP response to a request that was passed on: its head, and its body as it comes.
 
