@@ -16,6 +16,7 @@ import anyio
 import pytest
 
 from proxy.protocol import names
+from proxy.tasks.task import ID_PREFIX
 from tests.real.legacy import Legacy
 from tests.real.modern_client import tool_text
 from tests.real.processes import Program, accepts
@@ -30,7 +31,8 @@ ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "sampling/createMessage": {"role": "assistant", "content": {"type": "text", "text": "42"}, "model": "m"},
     "roots/list": {"roots": [{"uri": "file:///home"}]},
 }
-AT_ONCE_S: Final = 3.0
+OF_NO_TASK: Final = f"{ID_PREFIX}{'x' * 32}"  # of our form, so that no server is asked for it
+AT_ONCE_S: Final = 8.0
 START_BOUND_S: Final = 40.0
 
 
@@ -193,10 +195,10 @@ async def test_a_server_that_starts_slowly_holds_up_no_modern_request(tmp_path: 
         waiting = await it.request(
             names.INITIALIZE, {"protocolVersion": "2025-11-25", "capabilities": {}}, rid="i"
         )
-        unknown = await it.ask_modern(names.TASKS_GET, {"taskId": "tp-unknown"})
+        unknown = await it.ask_modern(names.TASKS_GET, {"taskId": OF_NO_TASK})
         assert unknown["error"]["code"] == -32602
-        assert waiting not in [json.loads(line).get("id") for line in it.lines], "the server is not there yet"
         assert "result" in await it.answer(waiting)
+        assert [json.loads(line).get("id") for line in it.lines] == [unknown["id"], waiting]
 
 
 @asynccontextmanager

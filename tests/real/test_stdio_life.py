@@ -97,8 +97,7 @@ async def test_a_task_that_outlasts_the_drain_has_failed_in_the_next_life(tmp_pa
         it.close_stdin()
         await ended(it)
     async with StdioProcess(small(*NOW), tmp_path) as it:
-        found = await task(it, lost)
-    assert found["status"] == "failed"
+        await asked_until(lambda: task(it, lost), lambda t: t["status"] == "failed", "it has failed")
 
 
 async def test_sigterm_after_the_end_of_stdin_does_not_wait_for_tasks(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ async def test_sigterm_after_the_end_of_stdin_does_not_wait_for_tasks(tmp_path: 
         it.send_signal(signal.SIGTERM)
         await ended(it)
     async with StdioProcess(small(*NOW), tmp_path) as it:
-        assert (await task(it, lost))["status"] == "failed"
+        await asked_until(lambda: task(it, lost), lambda t: t["status"] == "failed", "it has failed")
 
 
 async def test_messages_in_a_file_are_answered(tmp_path: Path) -> None:
