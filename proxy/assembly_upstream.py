@@ -168,7 +168,13 @@ class Upstream:
             adopted=known,
         )
         session = self.adopted(
-            transport, info, FIRST_TASK_ID, transport.take_up, self._task_ids, on_change=on_change
+            transport,
+            info,
+            FIRST_TASK_ID,
+            transport.take_up,
+            self._task_ids,
+            on_change=on_change,
+            is_clients=not known.is_ours,
         )
         return Adoption(session, transport.listen)
 
@@ -180,8 +186,9 @@ class Upstream:
         take_up: TakeUp | None = None,
         ids: Iterator[int] | None = None,
         on_change: ChangeListener | None = None,
+        is_clients: bool = True,
     ) -> LegacySession:
-        """A session over a transport whose handshake is done."""
+        """A session over a transport whose handshake is done, by its client or by an earlier process."""
         return LegacySession(
             transport,
             name=self._config.upstream.name,
@@ -196,6 +203,7 @@ class Upstream:
             first_id=first_id,
             ids=ids,
             take_up=take_up,
+            is_clients=is_clients,
         )
 
     def forwarder(self) -> HttpForwarder | None:

@@ -88,8 +88,14 @@ class _Any(ClientCapabilities):
         return None
 
 
-ANY_CAPABILITIES: Final = _Any("{}", tasks=True)
-"""Of a legacy client: the server was told by the client itself what it can, and asks for nothing else."""
+def any_capabilities(offered: str) -> ClientCapabilities:
+    """Of a legacy client: the server was told by the client itself what it can, and asks for nothing else.
+    `offered` is that, for another session with the server."""
+    return _Any(offered, tasks=True)
+
+
+ANY_CAPABILITIES: Final = any_capabilities("{}")
+"""Of a legacy client of whom it is not known what the server was told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import anyio
 
 from proxy.clock import Pulse
 from proxy.eras.attribution import InFlight
-from proxy.errors import ProxyError, UpstreamClosed, only_fault
+from proxy.errors import ProxyError, SessionLost, UpstreamClosed, UpstreamRefused, only_fault
 from proxy.upstream.session import LegacySession
 
 LAST_WORDS_S: Final = 6.0  # a little more than one of them may take
@@ -57,6 +57,7 @@ class Adopted:
         self._holds = 0
         self._giving_up = 0
         self._left = Pulse()
+        self.was_refused = False  # a call was told that the session is lost, or its credentials do not do
 
     @property
     def in_use(self) -> bool:
@@ -68,6 +69,9 @@ class Adopted:
         self._holds += 1
         try:
             yield await self._ready()
+        except (SessionLost, UpstreamRefused):
+            self.was_refused = True
+            raise
         finally:
             self._holds -= 1
             if not self._holds:

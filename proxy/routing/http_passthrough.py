@@ -25,6 +25,7 @@ from proxy.protocol.sse import Block, BlockSplitter, Event, EventTooLarge
 from proxy.routing.get_streams import GetStream, GetStreams
 from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.old_servers import OldServers, whole
+from proxy.sessions.table import ID_PREFIX as SESSION_PREFIX
 from proxy.upstream.base import Forwarded, Forwarder
 
 _GET, _POST = HTTPMethod.GET, HTTPMethod.POST  # to name one of this enum takes a microsecond each time
@@ -60,8 +61,15 @@ class HttpPassthrough:
 
     @property
     def is_old(self) -> bool:
-        """Whether the server has shown itself as one of HTTP+SSE: then nothing is passed through here."""
+        """Whether the server has shown itself as one that nothing can be passed through to."""
         return self._old is not None and self._old.is_known
+
+    def is_for_layer(self, message: HttpMessage) -> bool:
+        """Whether it belongs to a session of our own: before such a server, which after a restart may not
+        have shown itself yet."""
+        if self._old is None:
+            return False
+        return self._old.is_known or (message.header(names.H_SESSION_ID) or "").startswith(SESSION_PREFIX)
 
     def watch(self, watcher: GetWatcher) -> None:
         """From now on `watcher` looks after the GET streams."""
@@ -70,7 +78,7 @@ class HttpPassthrough:
     def serve(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
         """See `LegacyHandler`. A client that leaves breaks our connection with the upstream, as it would have
         broken its own."""
-        if self._old is not None and self._old.is_known:
+        if self._old is not None and self.is_for_layer(message):
             return self._old.serve(message)
         if message.is_a(names.INITIALIZE):
             return self._initialize(message)

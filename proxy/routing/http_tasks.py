@@ -84,7 +84,7 @@ class HttpTasks:
 
     def serve(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
         """See `LegacyHandler`. Only sessions of 2025-11-25 are looked at."""
-        if self._pass.is_old:  # its sessions are ours, and have their tasks there
+        if self._pass.is_for_layer(message):  # which has its own tasks
             return self._pass.serve(message)
         said = message.messages[0] if message.messages and not message.is_batch else None
         if isinstance(said, Request) and said.method == names.INITIALIZE:
@@ -149,7 +149,7 @@ class HttpTasks:
                 return self._tools_list(message, part, said.id)
             case Request(_, method, params) if method in names.CARRIES_INPUT:
                 call = PlainCall(method, params, self._clock.monotonic())
-                return _Tracked(self._pass.serve(message), session, call)
+                return _Tracked(self._pass.serve(message), session, part, call)
             case ResultResponse() | ErrorResponse() if part.tasks.take_answer(said):
                 return _just(_ACCEPTED)
             case ResultResponse(rid) | ErrorResponse(RequestId() as rid):
@@ -186,14 +186,14 @@ class HttpTasks:
     async def _refusal(self, message: HttpMessage, part: OwnersPart, request: Request) -> Reply | None:
         """What the upstream says of the session, where we have not seen it accept one of its messages: a call
         that becomes a task at once would not be told that the session is lost, or the token refused."""
-        if part.is_known or request.method != names.TOOLS_CALL:
+        if request.method != names.TOOLS_CALL or (part.is_known and not part.adopted.was_refused):
             return None
         ping = jsonrpc.request(request.id, names.PING, None)
         asked = replace(_plain(message), body=ping, messages=(jsonrpc.parse_checked(ping),))
         async with self._pass.serve(asked) as reply:
             if reply.status >= HTTPStatus.BAD_REQUEST:
                 return Reply(reply.status, reply.headers, await whole(reply.body, self._max_bytes))
-        part.is_known = True
+        part.is_known, part.adopted.was_refused = True, False
         return None
 
     @asynccontextmanager
@@ -337,19 +337,27 @@ class HttpTasks:
 class _Tracked:
     """A call that passes through, known while it is in flight. No generator: this is the hot path."""
 
-    __slots__ = ("_call", "_reply", "_session")
+    __slots__ = ("_call", "_part", "_reply", "_session")
 
     def __init__(
-        self, reply: AbstractAsyncContextManager[Reply], session: PassedSession, call: PlainCall
+        self,
+        reply: AbstractAsyncContextManager[Reply],
+        session: PassedSession,
+        part: OwnersPart,
+        call: PlainCall,
     ) -> None:
         self._reply = reply
         self._session = session
+        self._part = part
         self._call = call
 
     async def __aenter__(self) -> Reply:
         self._session.plain[self._call] = None
         try:
-            return await self._reply.__aenter__()
+            reply = await self._reply.__aenter__()
+            if reply.status >= HTTPStatus.BAD_REQUEST:
+                self._part.is_known = False
+            return reply
         except BaseException:
             del self._session.plain[self._call]
             raise

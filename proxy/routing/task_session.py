@@ -101,7 +101,7 @@ class TaskSession:
     def _claims_call(self, params: bytes | None) -> bool:
         if params is None:
             return False
-        if (b'"task"' in params or b"\\u" in params) and "task" in _object(params):  # however it is spelt
+        if (b'"task"' in params or b"\\u" in params) and _has_task(params):  # however it is spelt
             return True
         policy = self._tasks.policy
         return policy.requires_any and policy.for_tool(_text(params, "name") or "").mode is ToolMode.REQUIRED
@@ -148,7 +148,8 @@ class TaskSession:
 
     async def _call(self, request: Request, params: RawObject) -> Answer | None:
         name = params.text("name") or ""
-        tool, wish = self._tasks.policy.for_tool(name), params.get("task")
+        tool = self._tasks.policy.for_tool(name)
+        wish = params.get("task") if _has_task(params.raw) else None
         if await self._is_upstreams(name):
             return None
         if wish is None:
@@ -168,6 +169,7 @@ class TaskSession:
             rid=request.id,
             tool=tool,
             place=self._place,
+            offered=self._capabilities.offered,
             retention_ms=retention_ms,
         )
 
@@ -247,6 +249,14 @@ def _page_in(result: bytes) -> tuple[list[bytes], str | None]:
         return elements(page.get("tasks") or b""), page.text("nextCursor")
     except (JsonError, DuplicateMember) as exc:
         raise UpstreamError("the upstream's answer to tasks/list cannot be used") from exc
+
+
+def _has_task(params: bytes) -> bool:
+    """null is a spelling of none (F19); what stands twice is refused later."""
+    try:
+        return _object(params).get("task") not in (None, b"null")
+    except DuplicateMember:
+        return True
 
 
 def _object(params: bytes) -> RawObject:

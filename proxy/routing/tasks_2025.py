@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 
 from proxy.clock import Clock
-from proxy.eras.capabilities import ANY_CAPABILITIES
+from proxy.eras.capabilities import any_capabilities
 from proxy.eras.stored import relate_stored
 from proxy.eras.tasks_2025 import without_related_task
 from proxy.errors import (
@@ -92,16 +92,17 @@ class Tasks2025:
         rid: RequestId,
         tool: ToolPolicy,
         place: Place,
+        offered: str,
         retention_ms: int,
     ) -> Answer:
-        """Store the task, send its call, answer CreateTaskResult. Raises LimitReached or StoreError; then
-        nothing was sent upstream."""
+        """Store the task, send its call, answer CreateTaskResult. `offered` is what the server was told of
+        the client. Raises LimitReached or StoreError; then nothing was sent upstream."""
         if self._runner.in_flight >= self._max_calls:
             raise LimitReached(
                 f"{self._max_calls} calls are in progress (limits.calls); try again later", retry_after_s=1
             )
         name = params.text("name") or ""
-        request = ClientRequest(rid, names.TOOLS_CALL, params, owner, ANY_CAPABILITIES)
+        request = ClientRequest(rid, names.TOOLS_CALL, params, owner, any_capabilities(offered))
         call = LiveCall(request, name, tool, want_progress=True, check=_unchecked, place=place)
         task = lifecycle.created(
             id=ID_PREFIX + secrets.token_urlsafe(ID_RANDOM_BYTES),

@@ -14,6 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from proxy.errors import ClientProtocolError, ErrorCode, LimitReached
 from proxy.owners import Owner
 
+ID_PREFIX: Final = "mcp-taskproxy-"  # tells our ids from an upstream's, also after a restart
 ID_BYTES: Final = 24  # 192 random bits (HTTP-069)
 MAKES_ROOM_AFTER_S: Final = 10.0  # a session that was opened just now is about to be used
 FULL_RETRY_S: Final = 5
@@ -56,7 +57,7 @@ class SessionTable(Generic[S]):
     @staticmethod
     def new_id() -> str:
         """Visible ASCII, never seen before, and nobody guesses it."""
-        return secrets.token_urlsafe(ID_BYTES)
+        return ID_PREFIX + secrets.token_urlsafe(ID_BYTES)
 
     def add(self, session: S) -> None:
         self._sessions[session.id] = session

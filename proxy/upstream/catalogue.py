@@ -54,6 +54,7 @@ class Catalogue:
         self._tools: dict[str, ToolFacts] = {}
         self._fresh_until = float("-inf")
         self._changes = 0
+        self._obtained = False
 
     def forget(self) -> None:
         """What is known is stale from now on; so is what is being loaded."""
@@ -68,8 +69,12 @@ class Catalogue:
         return (await self._facts(tool)).mirrored
 
     async def task_support(self, tool: str) -> TaskSupport:
-        """Whether the upstream runs `tool` as a 2025 task of its own; forbidden also if that is not known."""
-        return (await self._facts(tool)).support
+        """Whether the upstream runs `tool` as a 2025 task of its own. Raises UpstreamError if the list was
+        never obtained: who guesses wrong would run the call in another way than the upstream's."""
+        facts = await self._facts(tool)
+        if not self._obtained:
+            raise UpstreamError("the upstream's tools are not known, for tools/list failed; nothing was sent")
+        return facts.support
 
     async def _facts(self, tool: str) -> ToolFacts:
         async with self._turn:
@@ -82,6 +87,7 @@ class Catalogue:
         try:
             with anyio.fail_after(LOAD_TIMEOUT_S):
                 self._tools = await self._walk()
+            self._obtained = True
         except (UpstreamError, TimeoutError) as exc:
             log.warning("tools_list_failed", reason=str(exc) or f"took more than {LOAD_TIMEOUT_S:g} s")
             keep_s = KEEP_FAILURE_S

@@ -85,6 +85,7 @@ class LoweredTransport:
         self._session: LegacySession | None = None
         self._listen: LoweredListen | None = None
         self._meta: dict[str, Any] = {}
+        self._capabilities: ClientCapabilities
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._settled = Pulse()
         self._greeted = False
@@ -248,6 +249,7 @@ class LoweredTransport:
         if self._greeted:
             raise ClientProtocolError(ErrorCode.INVALID_REQUEST, "Invalid request: initialized already")
         self._greeted = True
+        self._capabilities = capabilities
         session = self._make_session(capabilities)
         try:
             await self._group.start(session.run)
@@ -305,7 +307,10 @@ class LoweredTransport:
     # -- questions ----------------------------------------------------------------------------------
 
     async def _ask(self, method: str, params: bytes | None, call: int) -> bytes:
-        """A request to the client. If the wait is cancelled, the client is told."""
+        """A request to the client, if it has declared that. If the wait is cancelled, the client is told."""
+        missing = self._capabilities.missing_for(method, params)
+        if missing is not None:
+            raise Refused(missing.refusal(method))
         rid = f"{_QUESTION}{next(self._ids)}"
         question = self._questions[rid] = _Question(call)
         question_params = with_elicitation_id(params, rid) if method == names.ELICITATION_CREATE else params

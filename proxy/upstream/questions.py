@@ -43,6 +43,7 @@ class UpstreamQuestion:
         self.up_to = up_to
         self.holder: PendingCall | None = None
         self.related_task: str | None = None
+        self.restored = False
         self.being_answered = False
 
     @property
@@ -84,7 +85,10 @@ class Questions:
         *,
         send: Callable[[bytes], Awaitable[None]],
         post: Callable[[bytes], None],
+        is_clients: bool = False,
     ) -> None:
+        """`is_clients`: the session is a legacy client's own, who may have tasks of the upstream's there."""
+        self._is_clients = is_clients
         self._table = table
         self._asking = asking
         self._capabilities = capabilities
@@ -105,7 +109,10 @@ class Questions:
         """The upstream asks, on the stream of the call `call_id` if the wire tells. Never left in silence
         (ELIC-011)."""
         related = _related_task(request.params)
-        origin = self._table.of_task(related) or self._table.get(call_id)
+        of_task = self._table.of_task(related)
+        if related is not None and of_task is None and self._is_clients:
+            return  # of a task of the upstream's that the client has asked for, and is told of elsewhere
+        origin = of_task or self._table.get(call_id)
         asker = origin if origin is not None and origin.carries_input else None
         if call_id is None and asker is None and request.method != names.ROOTS_LIST:
             asker = self._table.lone_carrier()
@@ -132,9 +139,12 @@ class Questions:
                 holder.listener.on_withdrawn(question)
 
     def _is_replayed(self, question: UpstreamQuestion) -> bool:
-        """Whether it is open already: resumed streams repeat what was not acknowledged."""
+        """Whether it is open already: resumed streams repeat what was not acknowledged, and with some servers
+        what came on other streams of the session, too."""
         return any(
-            q.id.value == question.id.value and q.method == question.method and q.origin is question.origin
+            q.id.value == question.id.value
+            and q.method == question.method
+            and (q.origin is question.origin or (q.restored and _is_its(q, question)))
             for q in self._open
         )
 
@@ -154,8 +164,16 @@ class Questions:
 
     def restore(self, call: PendingCall, request: Request) -> UpstreamQuestion:
         """A question of this call that an earlier process was asked, and has not answered. If the upstream
-        repeats it, that is no second one."""
-        question = UpstreamQuestion(self, request, call, call.number)
+        repeats it, or has done so already on the stream of another call, that is no second one. Whether it
+        came on the call's own stream is not known any more: it may move on."""
+        for repeated in [q for q in self._open if _is_same(q, request) and not q.restored]:
+            holder = repeated.holder
+            self._close(repeated)
+            if holder is not None:
+                holder.listener.on_withdrawn(repeated)
+        origin = call if call.upstream_task is not None else None
+        question = UpstreamQuestion(self, request, origin, float("inf"))
+        question.restored = True
         question.related_task = call.upstream_task
         question.holder = call
         call.questions.append(question)
@@ -285,6 +303,16 @@ class Questions:
 
     def __repr__(self) -> str:
         return f"<Questions {len(self._open)} open, {len(self._unclaimed)} unclaimed>"
+
+
+def _is_its(restored: UpstreamQuestion, question: UpstreamQuestion) -> bool:
+    """Whether it came again, on its call's stream or with the same words."""
+    return restored.holder is question.origin or restored.params == question.params
+
+
+def _is_same(question: UpstreamQuestion, request: Request) -> bool:
+    is_named = question.id.value == request.id.value and question.method == request.method
+    return is_named and question.params == request.params
 
 
 def _related_task(params: bytes | None) -> str | None:

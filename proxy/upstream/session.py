@@ -90,6 +90,7 @@ class LegacySession:
         ids: Iterator[int] | None = None,
         take_up: TakeUp | None = None,
         has_headers: bool = False,
+        is_clients: bool = False,
     ) -> None:
         """`era` is what is known of the server's; without it the server is taken as legacy.
 
@@ -97,6 +98,7 @@ class LegacySession:
         no handshake then. Ids and tokens count up from `first_id`, away from those of that client, or are
         taken from `ids`, which sessions may share. `take_up`
         has the transport fetch the rest of a stream of such a session. `has_headers`: the transport is HTTP.
+        `is_clients`: the session is still that of its client, who uses it, too.
         """
         self._era = era if era is not None else UpstreamEra(Era.LEGACY)
         self._transport = transport
@@ -116,7 +118,13 @@ class LegacySession:
         self._table = PendingTable(ids if ids is not None else itertools.count(first_id))
         self._posts = Posts(self._send, name)
         self._questions = Questions(
-            self._table, asking, capabilities, clock, send=self._send, post=self._posts.post
+            self._table,
+            asking,
+            capabilities,
+            clock,
+            send=self._send,
+            post=self._posts.post,
+            is_clients=is_clients,
         )
         self._inbox = Inbox(
             self._table,

@@ -50,7 +50,7 @@ def server_with_tasks(*lists: Any) -> FakeServer:
     [
         ("tools/call", {"name": "a"}, NO_TASKS, False),
         ("tools/call", {"name": "a", "task": {}}, NO_TASKS, True),
-        ("tools/call", {"name": "a", "task": None}, NO_TASKS, True),
+        ("tools/call", {"name": "a", "task": None}, NO_TASKS, False),
         ("tools/call", {"name": "a", "arguments": {"task": {}}}, NO_TASKS, False),
         ("tools/call", {"name": "required_a"}, NO_TASKS, True),
         ("tools/call", {"name": "a", "task": {}}, BOTH, True),
@@ -186,11 +186,13 @@ async def test_where_the_upstream_serves_no_task_calls_its_marks_mean_nothing() 
         assert task.startswith("tpx-")
 
 
-async def test_a_server_that_does_not_say_what_its_tools_are_has_none_of_its_own() -> None:
+async def test_a_call_whose_server_does_not_say_what_its_tools_are_is_an_error() -> None:
+    """Contract section 2: the tool may be one that the server runs as a task of its own."""
     async with bench_2025() as it:
         it.rig.server.answers["tools/list"] = (-32603, "no")
-        task, _ = await it.client(upstream=BOTH).task("own")
-        assert task.startswith("tpx-")
+        code, words = await it.client(upstream=BOTH).call("own").refused()
+        assert (code, "tools/list failed" in words) == (-32603, True)
+        assert it.rig.server.calls_seen == it.rig.store.writes["create"] == 0
 
 
 async def test_a_call_whose_server_cannot_be_asked_what_its_tools_are_is_an_error() -> None:

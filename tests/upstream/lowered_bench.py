@@ -28,7 +28,7 @@ from tests.upstream.told import Told
 
 CLIENT: Final = {"name": "old", "version": "7"}
 SERVER: Final = {"name": "new", "version": "9"}
-DECLARED: Final[dict[str, Any]] = {"elicitation": {}, "sampling": {}}
+DECLARED: Final[dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 FORM: Final = {"message": "Name?", "requestedSchema": {"type": "object", "properties": {}}}
 ANSWER: Final = {"action": "accept", "content": {"name": "Ada"}}
 TASKS: Final[dict[str, Any]] = {"extensions": {names.TASKS_EXTENSION: {}}}
