@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from proxy.eras.tasks_2025 import VERSION
-from proxy.errors import UpstreamUnavailable
+from proxy.errors import SessionLost, UpstreamUnavailable
 from proxy.owners import ANONYMOUS
 from proxy.protocol import names, sse
 from proxy.routing.http_tasks import GIVE_WAY_S, GIVE_WAY_TRIES
@@ -601,6 +601,27 @@ async def test_in_a_session_we_have_not_seen_the_server_judges_first(status: int
         assert set(response.headers) == {key.lower() for key, _ in headers}
         assert bench.it.rig.store.writes["create"] == 0
         assert bench.it.rig.server.calls_seen == 0
+
+
+@pytest.mark.parametrize("by", ["a plain call", "the call of a task"])
+async def test_a_session_that_proved_lost_is_judged_by_the_server_again(by: str) -> None:
+    """HTTP-070: else every further task of the client would fail, and none would say why."""
+    async with http_bench_2025() as bench:
+        client = await bench.opened()
+        if by == "a plain call":
+            bench.upstream.will(404, JSON, b"{}")
+            await client.request(names.TOOLS_CALL, {"name": "slow"}, id=19).ended()
+        else:
+            _, call = await client.call()
+            call.wire.lose(call.id, SessionLost("the session is gone"))
+            await bench.settle()
+        calls = bench.it.rig.server.calls_seen
+        bench.upstream.will(404, JSON, b"gone")
+        response = client.request(names.TOOLS_CALL, {"name": "slow", "task": {}}, id=20)
+        await response.ended()
+        assert (response.status, response.body) == (404, b"gone")
+        assert bench.methods[-1] == names.PING
+        assert bench.it.rig.server.calls_seen == calls
 
 
 async def test_a_server_that_cannot_be_reached_is_told_before_there_is_a_task() -> None:

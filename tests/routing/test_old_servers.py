@@ -9,17 +9,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPMethod
+from typing import Any
 
 import anyio
 import pytest
 
 from proxy.errors import UpstreamClosed, UpstreamUnavailable
 from proxy.owners import ANONYMOUS
-from proxy.protocol import jsonrpc
+from proxy.protocol import jsonrpc, names
 from proxy.routing import old_servers
 from proxy.routing.http_passthrough import HttpPassthrough
 from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.old_servers import OldServers
+from proxy.sessions.table import SessionTable
 from tests.routing.fake_forwarder import EVENTS, JSON, Body, FakeForwarder, Headers
 
 pytestmark = pytest.mark.anyio
@@ -195,6 +197,18 @@ async def test_what_proves_wrong_is_found_out_anew() -> None:
     scene.known.is_old = False  # as the transport does that found nothing there
     scene.upstream.will(*refused(200, b"{}"))
     assert await scene.ask(post()) == (200, b"{}")
+
+
+async def test_an_id_of_our_own_sessions_is_not_passed_on_also_after_a_restart() -> None:
+    """F39: the server has not shown yet that it is an old one, and would say something else than 404."""
+    scene = Scene()
+    ours = (names.H_SESSION_ID, SessionTable[Any].new_id())
+    message = HttpMessage(HTTPMethod.GET, [*HEADERS, ours], ANONYMOUS)
+    assert await scene.ask(message) == BY_LAYER
+    assert scene.upstream.asked == []
+    scene.upstream.will(*refused(200, b"{}"))
+    theirs = HttpMessage(HTTPMethod.DELETE, [*HEADERS, (names.H_SESSION_ID, "786512e2")], ANONYMOUS)
+    assert await scene.ask(theirs) == (200, b"{}")
 
 
 async def test_a_drain_reaches_the_session_layer() -> None:

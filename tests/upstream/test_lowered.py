@@ -242,6 +242,16 @@ async def test_a_question_in_url_mode_has_the_id_that_legacy_clients_want() -> N
         assert question["params"]["url"] == "https://x"
 
 
+async def test_what_the_client_did_not_declare_is_not_asked() -> None:
+    """ELIC-001: the call cannot go on, and says so."""
+    async with greeted(declared={"roots": {}}) as at:
+        call, sent = await at.call()
+        at.server.answer(sent, asks(a="elicitation/create"))
+        error = await at.error(call)
+        assert "did not declare" in error["message"]
+        assert len(at.got(call)) == 1
+
+
 async def test_a_refused_question_fails_its_call_and_withdraws_the_others() -> None:
     """A modern server takes results alone."""
     async with greeted() as at:

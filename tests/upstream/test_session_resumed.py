@@ -25,13 +25,14 @@ pytestmark = pytest.mark.anyio
 
 VERSION = "2025-11-25"
 LEFT = 70
+OTHER = 71
 CANCELLED = "notifications/cancelled"
 
 
 class Left:
     """The session, the server behind it, and what was asked for again."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, *, is_clients: bool) -> None:
         self.server = FakeTransport(tells=True)
         self.taken_up: list[tuple[int, str]] = []
         self.tasks = tasks
@@ -48,6 +49,7 @@ class Left:
             adopted=ServerInfo(VERSION, b"{}", None, None),
             ids=iter(range(500, 600)),
             take_up=lambda call, event: self.taken_up.append((call, event)),
+            is_clients=is_clients,
         )
 
     def resume(self, call_id: int = LEFT, event: str = "e7") -> Client:
@@ -76,10 +78,10 @@ class Left:
 
 
 @asynccontextmanager
-async def left() -> AsyncIterator[Left]:
+async def left(*, is_clients: bool = False) -> AsyncIterator[Left]:
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            made = Left(tasks)
+            made = Left(tasks, is_clients=is_clients)
             await tasks.start(made.session.run)
             yield made
             made.session.close()
@@ -141,6 +143,37 @@ async def test_an_old_question_is_answered_by_its_id_and_its_repetition_is_none(
         assert (await at.server.told("q-1"))["result"] == {"action": "accept"}
         await question.answer(b'{"action":"decline"}')
         assert len(at.server.answers_to("q-1")) == 1
+
+
+@pytest.mark.parametrize("first", ["it is restored", "it is repeated"])
+async def test_an_old_question_that_another_calls_stream_repeats_is_no_second_one(first: str) -> None:
+    """Some servers repeat on a resumed stream what came on others of the session."""
+    async with left() as at:
+        its, other = at.resume(), at.resume(OTHER, "e9")
+        asked = {"message": "Sure?"}
+        if first == "it is repeated":
+            at.server.ask("q-1", "elicitation/create", asked, on=OTHER)
+            assert other.open == ["q-1"]
+        question = at.restore(b'"q-1"')
+        assert question is not None
+        if first == "it is restored":
+            at.server.ask("q-1", "elicitation/create", asked, on=OTHER)
+        assert its.questions == []
+        assert [q.id.value for q in other.withdrawn] == [q.id.value for q in other.questions]
+        await question.answer(b'{"action":"accept"}')
+        await settle()
+        assert len(at.server.answers_to("q-1")) == 1
+
+
+async def test_a_question_of_a_task_that_the_client_has_asked_of_the_server_is_left_to_it() -> None:
+    """Contract section 2: in a client's own session the server may have tasks of its own."""
+    async with left(is_clients=True) as at:
+        client = at.resume()
+        related = {"_meta": {"io.modelcontextprotocol/related-task": {"taskId": "786512e2"}}}
+        at.server.ask("q-1", "elicitation/create", {**FORM, **related}, on=None)
+        await settle()
+        assert client.questions == []
+        assert at.server.answers_to("q-1") == []
 
 
 async def test_an_old_question_can_be_withdrawn_and_ends_with_its_call() -> None:
