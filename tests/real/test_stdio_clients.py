@@ -114,7 +114,9 @@ async def test_the_npm_client_in_mode_auto_is_served(tmp_path: Path) -> None:
 
     assert_served(steps, legacy)
     assert steps["listed"]["version"] == names.LATEST_MODERN
-    assert steps["progress"]["seen"] == [0, 1, 2, 3]
+    # It defers notifications, and a result that comes in the same chunk as the last of them overtakes it
+    # there, also without us.
+    assert steps["progress"]["seen"] in ([0, 1, 2], [0, 1, 2, 3])
     assert steps["cancelled"]["gave_up"]
 
 
