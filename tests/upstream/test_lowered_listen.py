@@ -163,7 +163,7 @@ async def test_a_changed_list_of_tools_makes_what_we_know_of_them_stale() -> Non
 
 
 async def test_nonsense_on_the_stream_ends_nothing() -> None:
-    async with greeted(**LISTS) as at:
+    async with greeted(declared={}, **LISTS) as at:
         listen = await stream(at)
         nonsense: list[dict[str, Any]] = [
             {"notifications": 1},
