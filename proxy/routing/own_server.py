@@ -231,8 +231,9 @@ class OwnServer:
             assert self._adopt is not None  # else the session has no tasks
             if self._tasks is None:
                 self._line = TaskLine(self._transport, self._in_flight)
-                self._tasks = self._adopt(self._line, self._info, FIRST_TASK_ID)
-                await self._group.start(self._tasks.run)
+                tasks = self._adopt(self._line, self._info, FIRST_TASK_ID)
+                await self._group.start(tasks.run)  # a call that is cancelled meanwhile ends it
+                self._tasks = tasks
             return self._tasks
 
     # -- what comes in (upstream.base.Receiver) -------------------------------------------------------

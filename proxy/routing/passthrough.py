@@ -344,8 +344,12 @@ class Passthrough:
                     self._server.close()
                 self._server = None
                 server = await self._start()
-                if self._memory.initialize is not None and not is_new:
-                    await self._tell_what_was(server, self._memory.initialize)
+                try:
+                    if self._memory.initialize is not None and not is_new:
+                        await self._tell_what_was(server, self._memory.initialize)
+                except BaseException:
+                    server.close()
+                    raise
                 self._server = server
             return self._server
 
@@ -368,10 +372,13 @@ class Passthrough:
         )
         assert self._group is not None  # `run` is running
         self._group.start_soon(server.live)
-        with anyio.move_on_after(self._start_timeout_s):
-            await server.ready.wait()
+        try:
+            with anyio.move_on_after(self._start_timeout_s):
+                await server.ready.wait()
+        finally:
+            if not server.ready.is_set():  # too slow, or whoever waits for it has given up
+                server.stop()
         if not server.ready.is_set():
-            server.stop()
             fault = UpstreamTimeout(
                 f"upstream '{self._name}' was not there within {self._start_timeout_s:g} s"
             )
@@ -385,17 +392,13 @@ class Passthrough:
         """The handshake in the client's own words, its log level and its subscriptions.
 
         Then the client is told once that lists may have changed: what happened in between is not known.
-        Raises UpstreamError if there is no handshake; the server is then ended.
+        Raises UpstreamError if there is no handshake.
         """
         try:
             with anyio.fail_after(self._start_timeout_s):
                 initialized = await server.ask(names.INITIALIZE, initialize)
         except TimeoutError:
-            server.close()
             raise UpstreamTimeout(f"upstream '{self._name}' did not answer initialize in time") from None
-        except UpstreamError:
-            server.close()
-            raise
         server.established(initialized)
         await server.pass_on(jsonrpc.notification(names.INITIALIZED))
         await self._tell_settings(server)

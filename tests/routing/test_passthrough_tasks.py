@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from proxy.eras.tasks_2025 import VERSION
 from proxy.errors import UpstreamClosed, UpstreamUnavailable
@@ -20,7 +21,7 @@ from proxy.tasks.task import is_task_id
 from tests.routing.bench_2025 import RELATED, YES
 from tests.routing.fake_server import TEXT
 from tests.routing.piped_2025 import PipedClient, initialize_result, piped
-from tests.routing.test_passthrough import HANDSHAKE
+from tests.routing.test_passthrough import HANDSHAKE, Server
 from tests.upstream.fake_transport import settle, until
 
 pytestmark = pytest.mark.anyio
@@ -377,6 +378,55 @@ async def test_a_server_that_dies_fails_its_tasks_at_once_and_the_next_one_takes
         it.server.answer(call, TEXT)
         await it.it.rig.settle()
         assert (await it.get(again))["status"] == "completed"
+
+
+@pytest.mark.parametrize("steps", range(10))
+async def test_a_call_that_is_cancelled_at_any_step_of_its_way_leaves_it_to_the_next(steps: int) -> None:
+    """The session that carries task calls is made for the first of them, and is for all."""
+    async with piped() as it:
+        await ready(it)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stay, it)
+            for _ in range(steps):
+                await checkpoint()
+            tasks.cancel_scope.cancel()
+        task, call = await it.task()
+        it.server.answer(call, TEXT)
+        await it.it.rig.settle()
+        assert (await it.get(task))["status"] == "completed"
+
+
+async def stay(it: PipedClient) -> None:
+    async with it.passthrough._task_place():
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("while_it", ["starts", "is greeted"])
+async def test_a_server_whose_only_call_is_cancelled_meanwhile_is_ended(while_it: str) -> None:
+    """Nobody else knows of it, so nobody else would end it; the next call gets another."""
+    starts = anyio.Event()
+    first, second = Server(), Server(starts=starts if while_it == "starts" else None)
+    async with piped(first, second) as it:
+        await ready(it)
+        first.die(DIED)
+        made = await it.result(names.TOOLS_CALL, {"name": "slow", "task": {}})
+        await until(lambda: len(it.servers) == 2)
+        if while_it == "is greeted":
+            await second.asked(names.INITIALIZE)
+        await it.result(names.TASKS_CANCEL, {"taskId": made["task"]["taskId"]})
+        await it.it.rig.settle()
+        starts.set()
+        await settle()
+        assert second.ended is (while_it == "is greeted")
+        assert second._receiver is None
+        rid = await it.request(names.TOOLS_CALL, {"name": "slow", "task": {}})
+        await it.it.rig.pass_time(1)
+        await it.new_server(after=second)
+        call = await it.server.asked(names.TOOLS_CALL)
+        it.server.answer(call, TEXT)
+        await it.it.rig.settle()
+        task = it.answers_to(rid)[0]["result"]["task"]["taskId"]
+        assert (await it.get(task))["status"] == "completed"
 
 
 async def test_a_question_that_was_open_when_the_server_died_is_taken_back() -> None:
