@@ -174,11 +174,15 @@ class TaskSession:
         )
 
     async def _is_upstreams(self, tool: str) -> bool:
-        """Whether the upstream runs this tool as a task of its own (contract section 2)."""
+        """Whether the upstream runs this tool as a task of its own (contract section 2). Raises UpstreamError
+        if that cannot be known: who guesses wrong runs the call in another way than the client asked for."""
         if not self._upstream.tools:
             return False
         async with self._place() as session:
-            return await session.catalogue.task_support(tool) is not TaskSupport.FORBIDDEN
+            support = await session.catalogue.task_support(tool)
+        if support is None:
+            raise UpstreamError("the upstream's tools are not known, for tools/list failed; nothing was sent")
+        return support is not TaskSupport.FORBIDDEN
 
     def mark(self, tool: str, said: TaskSupport | None) -> TaskSupport:
         """What `tools/list` shows of a tool (T25-TOOL-001)."""

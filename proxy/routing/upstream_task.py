@@ -35,7 +35,8 @@ log = get_logger()
 
 async def is_wanted(call: LiveCall, session: LegacySession) -> bool:
     """Whether the upstream is to run this call as a task of its own: always where it says that the tool must
-    be (T25-TOOL-006), never where it says nothing (T25-TOOL-005), else if the client could have a task."""
+    be (T25-TOOL-006), never where it says nothing (T25-TOOL-005) or its list cannot be had, else if the
+    client could have a task."""
     info = session.info
     if call.request.method != names.TOOLS_CALL or info.era is not Era.LEGACY or info.version != VERSION:
         return False
@@ -46,7 +47,7 @@ async def is_wanted(call: LiveCall, session: LegacySession) -> bool:
             return True
         case TaskSupport.OPTIONAL:
             return call.may_convert
-        case TaskSupport.FORBIDDEN:
+        case TaskSupport.FORBIDDEN | None:
             return False
 
 

@@ -62,19 +62,14 @@ class Catalogue:
         self._fresh_until = float("-inf")
 
     async def mirrored(self, tool: str) -> tuple[MirroredParam, ...]:
-        """The parameters of `tool` that are mirrored to headers.
-
-        None if the list cannot be had in time: then what was known of it before still counts.
-        """
+        """The parameters of `tool` that are mirrored to headers. If the list cannot be had in time, what was
+        known of it before still counts."""
         return (await self._facts(tool)).mirrored
 
-    async def task_support(self, tool: str) -> TaskSupport:
-        """Whether the upstream runs `tool` as a 2025 task of its own. Raises UpstreamError if the list was
-        never obtained: who guesses wrong would run the call in another way than the upstream's."""
+    async def task_support(self, tool: str) -> TaskSupport | None:
+        """Whether the upstream runs `tool` as a 2025 task of its own; None if the list was never obtained."""
         facts = await self._facts(tool)
-        if not self._obtained:
-            raise UpstreamError("the upstream's tools are not known, for tools/list failed; nothing was sent")
-        return facts.support
+        return facts.support if self._obtained else None
 
     async def _facts(self, tool: str) -> ToolFacts:
         async with self._turn:

@@ -92,6 +92,18 @@ async def test_where_the_upstream_declares_nothing_no_call_is_augmented(how: dic
         await sent.result()
 
 
+async def test_where_its_tools_cannot_be_listed_the_call_is_an_ordinary_one() -> None:
+    """It says nothing of the tool, and answers the call as it sees fit."""
+    at_server = server(must="required")
+    at_server.answers["tools/list"] = (-32603, "no")
+    async with bench(at_server) as at:
+        sent = at.client().call("must")
+        call = await at.server.next_call()
+        assert "task" not in call.params
+        call.answer(DONE)
+        assert (await sent.result())["content"] == DONE["content"]
+
+
 async def test_we_host_no_tasks_for_the_server() -> None:
     """T25-CAP-007."""
     async with bench(server(must="required")) as at:
