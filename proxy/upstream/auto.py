@@ -128,7 +128,7 @@ class AutoHttpTransport(TransportChoice):
             raise error from None
 
     async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
-        if self._first is None and call is not None and _is_initialize(message):
+        if not self._is_established and self._first is None and call is not None and _is_initialize(message):
             self._first = call, message
         await super().send(message, call=call, headers=headers)
 

@@ -180,6 +180,7 @@ class TransportChoice:
     def __init__(self, in_use: Transport) -> None:
         self._in_use = in_use
         self._closing = False
+        self._is_established = False  # from then on nothing is chosen any more
 
     async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
         await self._in_use.send(message, call=call, headers=headers)
@@ -188,6 +189,7 @@ class TransportChoice:
         self._in_use.abandon(call)
 
     def established(self, version: str) -> None:
+        self._is_established = True
         self._in_use.established(version)
 
     def leave(self) -> None:

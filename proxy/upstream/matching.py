@@ -53,6 +53,7 @@ class MatchingTransport(TransportChoice):
         self._receiver: Receiver
         self._group: TaskGroup
         self._probe_answer: bytes | None = None
+        self._is_probing = False
         self._probed = anyio.Event()
 
     async def run(self, receiver: Receiver, *, task_status: StartStatus[None]) -> None:
@@ -66,12 +67,8 @@ class MatchingTransport(TransportChoice):
             raise only_fault(failures) from None
 
     async def send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
-        if (
-            call is not None
-            and self._initialize is None
-            and not self._era.is_configured
-            and _is_initialize(message)
-        ):
+        may_choose = not self._is_established and not self._era.is_configured
+        if may_choose and call is not None and self._initialize is None and _is_initialize(message):
             self._initialize = call, message
         await super().send(message, call=call, headers=headers)
 
@@ -112,7 +109,7 @@ class MatchingTransport(TransportChoice):
             self._receiver.moved(call, position)
 
     def _is_probe(self, message: bytes) -> bool:
-        reply = None if self._probed.is_set() else replies.response_in(message, self._max_depth)
+        reply = replies.response_in(message, self._max_depth) if self._is_probing else None
         return reply is not None and replies.is_for(reply, PROBE_ID)
 
     def _refuses_initialize(self, message: bytes, call: int | None) -> bool:
@@ -158,6 +155,7 @@ class MatchingTransport(TransportChoice):
     async def _is_modern(self, refusal: bytes | None) -> bool:
         if refusal is not None and is_modern_error(refusal):
             return True
+        self._is_probing = True
         try:
             with anyio.move_on_after(PROBE_TIMEOUT_S):
                 await self._in_use.send(
@@ -167,7 +165,7 @@ class MatchingTransport(TransportChoice):
         except UpstreamError:
             return False
         finally:
-            self._probed.set()
+            self._is_probing = False
         self._in_use.abandon(PROBE_ID)
         answer = self._probe_answer
         return answer is not None and (is_discover_result(answer) or is_modern_error(answer))

@@ -19,6 +19,7 @@ from proxy.eras.era import Era
 from proxy.errors import UpstreamClosed, UpstreamRefused
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import dumps
+from proxy.upstream import matching as matching_module
 from proxy.upstream.matching import PROBE_ID, MatchingTransport
 from proxy.upstream.probe import UpstreamEra
 from tests.upstream.fake_transport import MAX_DEPTH, FakeTransport, initialize_result, settle, until
@@ -85,6 +86,23 @@ async def test_before_a_legacy_server_nothing_is_different() -> None:
         assert [m.method for m in at.plain.sent] == [names.INITIALIZE, names.TOOLS_LIST]
         assert [m["id"] for m in at.got()] == [1, 2]
         assert at.made == ["plain"]
+
+
+async def test_once_the_handshake_is_done_nothing_is_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passes is long, and read by others already."""
+    async with matching() as at:
+        await at.initialize()
+        at.plain.answer(await at.plain.asked(names.INITIALIZE), initialize_result())
+        at.transport.established("2025-11-25")
+
+        def read(*_: Any) -> None:
+            raise AssertionError("a message was read")
+
+        for name in ("check", "is_modern_error", "replies"):
+            monkeypatch.setattr(matching_module, name, read)
+        await at.transport.send(jsonrpc.request(2, names.TOOLS_LIST, None), call=2)
+        at.plain.answer(await at.plain.asked(names.TOOLS_LIST), {"tools": []})
+        assert [m["id"] for m in at.got()] == [1, 2]
 
 
 async def test_a_refusal_that_only_modern_servers_send_decides_at_once() -> None:
