@@ -57,7 +57,7 @@ class Adopted:
         self._holds = 0
         self._giving_up = 0
         self._left = Pulse()
-        self.was_refused = False  # a call was told that the session is lost, or its credentials do not do
+        self.is_accepted = False  # the upstream's last word on a message of this owner here was no refusal
 
     @property
     def in_use(self) -> bool:
@@ -70,7 +70,7 @@ class Adopted:
         try:
             yield await self._ready()
         except (SessionLost, UpstreamRefused):
-            self.was_refused = True
+            self.is_accepted = False
             raise
         finally:
             self._holds -= 1

@@ -120,7 +120,7 @@ class HttpTasks:
                         await self._sessions.begin_without_tasks(session_id)
                     return result
                 session = await self._sessions.begin(session_id, granted, declared_by(request.params))
-                self._sessions.part(session, message.owner, message.headers).is_known = True
+                self._sessions.part(session, message.owner, message.headers).adopted.is_accepted = True
                 return granted.result
 
             yield await self._rewording(request.id, reword).of(reply)
@@ -184,16 +184,16 @@ class HttpTasks:
             yield passed
 
     async def _refusal(self, message: HttpMessage, part: OwnersPart, request: Request) -> Reply | None:
-        """What the upstream says of the session, where we have not seen it accept one of its messages: a call
+        """What the upstream says of the session, where the last that we saw was no acceptance: a call
         that becomes a task at once would not be told that the session is lost, or the token refused."""
-        if request.method != names.TOOLS_CALL or (part.is_known and not part.adopted.was_refused):
+        if part.adopted.is_accepted or request.method != names.TOOLS_CALL:
             return None
         ping = jsonrpc.request(request.id, names.PING, None)
         asked = replace(_plain(message), body=ping, messages=(jsonrpc.parse_checked(ping),))
         async with self._pass.serve(asked) as reply:
             if reply.status >= HTTPStatus.BAD_REQUEST:
                 return Reply(reply.status, reply.headers, await whole(reply.body, self._max_bytes))
-        part.is_known, part.adopted.was_refused = True, False
+        part.adopted.is_accepted = True
         return None
 
     @asynccontextmanager
@@ -356,7 +356,7 @@ class _Tracked:
         try:
             reply = await self._reply.__aenter__()
             if reply.status >= HTTPStatus.BAD_REQUEST:
-                self._part.is_known = False
+                self._part.adopted.is_accepted = False
             return reply
         except BaseException:
             del self._session.plain[self._call]

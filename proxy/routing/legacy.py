@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPMethod
 from typing import Protocol
 
@@ -33,6 +33,7 @@ class HttpMessage:
     messages: Sequence[Message] = ()
     is_batch: bool = False
     query: str = ""
+    _by_name: dict[str, str] | None = field(init=False, repr=False, compare=False, default=None)
 
     def is_a(self, method: str) -> bool:
         """Whether this is one request of that method, and nothing else."""
@@ -41,11 +42,9 @@ class HttpMessage:
 
     def header(self, name: str) -> str | None:
         """The first value of a header, whatever its spelling."""
-        wanted = name.lower()
-        for key, value in self.headers:
-            if key.lower() == wanted:
-                return value
-        return None
+        if self._by_name is None:  # several look, for several
+            self._by_name = {key.lower(): value for key, value in reversed(self.headers)}
+        return self._by_name.get(name.lower())
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ class PlainCall:
 
 @dataclass(eq=False, slots=True)
 class OwnersPart:
-    """What one owner does in the session. `is_known`: the upstream has accepted a message of it here.
+    """What one owner does in the session.
 
     `headers` are those of the owner's last message: its credentials, whatever their name. `asked` are the ids
     of questions on the GET stream that were taken for a task.
@@ -95,7 +95,6 @@ class OwnersPart:
 
     tasks: TaskSession
     adopted: Adopted
-    is_known: bool = False
     headers: Sequence[tuple[str, str]] = ()
     asked: OrderedDict[int | str, None] = field(default_factory=OrderedDict)
 
