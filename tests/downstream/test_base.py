@@ -50,7 +50,10 @@ def test_a_fault_says_what_it_is_with_data_where_it_has_some() -> None:
 
 
 def test_our_own_words_are_ascii_whatever_a_peer_put_into_them() -> None:
-    message_of_fault(None, ProxyError("caf\u00e9 \udce9")).decode("ascii")
+    said = "caf\u00e9 \udce9"
+    raw = message_of_fault(None, ProxyError(said))
+    assert raw.isascii()
+    assert json.loads(raw)["error"]["message"] == said
 
 
 def test_no_fault_of_ours_has_a_code_that_others_use() -> None:

@@ -273,8 +273,8 @@ async def test_who_hangs_up_leaves_the_context_of_the_handler(streams: bool) -> 
             tasks.start_soon(call)
             await until(lambda: legacy.seen)
             tasks.cancel_scope.cancel()
-        await until(lambda: legacy.left)
         await rig.endpoint.wait_idle()
+        assert legacy.left == len(legacy.seen) == 1
 
 
 async def test_calls_and_streams_have_bounds_of_their_own() -> None:

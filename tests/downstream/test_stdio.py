@@ -536,6 +536,7 @@ async def test_a_legacy_server_that_starts_slowly_holds_up_no_modern_request() -
         await it.send(legacy(0, names.INITIALIZE, HANDSHAKE), *(legacy(n, "x") for n in range(1, 500)))
         (await it.ask("modern")).finish()
         await until(lambda: it.answers_to("modern"))
+        assert it.server.sent == []
         starts.set()
         await it.server.asked("x", 499)
 

@@ -552,7 +552,7 @@ def test_where_the_body_has_no_name_the_params_decide(params: dict[str, Any], se
     """Contract section 3: upstream says what is wrong with them, not the header check."""
     draft = Draft(params=params)
     header("mcp-name", sent)(draft)
-    served(draft)
+    assert served(draft).params.text("name") is None
 
 
 @pytest.mark.parametrize("method", ["tools/list", "server/discover", "foo/bar"])
@@ -560,7 +560,7 @@ def test_a_method_without_a_name_needs_no_name_header(method: str) -> None:
     """HTTP-020."""
     draft = for_method(method)
     draft.headers["mcp-name"] = "whatever"
-    served(draft)
+    assert served(draft).method == method
 
 
 def test_values_compare_with_case_and_without_the_space_around_them() -> None:

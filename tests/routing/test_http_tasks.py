@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.eras.tasks_2025 import VERSION
 from proxy.errors import SessionLost, UpstreamUnavailable
@@ -23,7 +24,7 @@ from tests.routing.bench import ADA, BOB
 from tests.routing.bench_2025 import RELATED, YES
 from tests.routing.fake_forwarder import EVENTS, JSON
 from tests.routing.fake_server import TEXT
-from tests.routing.http_bench_2025 import SESSION, HttpClient2025, http_bench_2025
+from tests.routing.http_bench_2025 import SESSION, HttpBench2025, HttpClient2025, http_bench_2025
 from tests.routing.session_bench import Response
 from tests.upstream.fake_transport import until
 
@@ -710,15 +711,25 @@ async def test_with_a_new_token_the_session_still_ends_after_its_tasks() -> None
         assert bench.methods == [names.INITIALIZE, "DELETE"]
 
 
+async def put_off(bench: HttpBench2025) -> int:
+    """How many sessions have an end that the server is still to be told of."""
+    return len(await bench.memory.remembered("session-end "))
+
+
+async def put_one_off(bench: HttpBench2025) -> None:
+    """A client leaves, and the server does not hear it."""
+    client = await bench.opened()
+    _, call = await client.call()
+    await client.delete().ended()
+    bench.upstream.answers.append(UpstreamUnavailable("away"))
+    call.answer()
+    await bench.settle()
+    assert await put_off(bench) == 1
+
+
 async def test_an_end_that_the_server_does_not_hear_is_tried_again_at_the_next_start() -> None:
     async with http_bench_2025() as bench:
-        client = await bench.opened()
-        _, call = await client.call()
-        await client.delete().ended()
-        bench.upstream.answers.append(UpstreamUnavailable("away"))
-        call.answer()
-        await bench.settle()
-        assert len(await bench.memory.remembered("session-end ")) == 1
+        await put_one_off(bench)
         bench.start_over()
         bench.upstream.will(204, [])
         tasks_ended = anyio.Event()
@@ -730,7 +741,7 @@ async def test_an_end_that_the_server_does_not_hear_is_tried_again_at_the_next_s
         assert bench.methods[-2:] == ["DELETE", "DELETE"]
         headers = dict(bench.upstream.asked[-1].headers)
         assert headers["Mcp-Session-Id"] == SESSION
-        assert await bench.memory.remembered("session-end ") == []
+        assert await put_off(bench) == 0
 
 
 async def test_a_client_that_leaves_while_its_end_is_put_off_has_it_carried_out() -> None:
@@ -751,9 +762,23 @@ async def test_a_client_that_leaves_while_its_end_is_put_off_has_it_carried_out(
 async def test_a_start_that_cannot_read_what_was_put_off_goes_on() -> None:
     """Contract section 9, a broken store: the next start does it."""
     async with http_bench_2025() as bench:
+        await put_one_off(bench)
+        bench.start_over()
         bench.memory.broken = True
-        await bench.handler.end_deferred(lambda session_id: anyio.sleep_forever())
-        await bench.opened()
+        with capture_logs() as logs:
+            await bench.handler.end_deferred(at_once)
+        assert [entry["event"] for entry in logs] == ["sessions_not_ended"]
+        bench.memory.broken = False
+        assert await put_off(bench) == 1
+        bench.start_over()
+        bench.upstream.will(204, [])
+        await bench.handler.end_deferred(at_once)
+        await bench.settle()
+        assert await put_off(bench) == 0
+
+
+async def at_once(session_id: str) -> None:
+    """No task of the session is left."""
 
 
 # -- servers without sessions -------------------------------------------------------------------------

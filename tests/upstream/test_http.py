@@ -825,6 +825,7 @@ async def test_a_quiet_get_stream_that_something_cuts_is_opened_again_without_de
             end.set()
             await rig.retry(1)
         await gets(upstream, 6)
+        assert len(upstream.by("GET")) == 6
 
 
 async def test_an_event_over_the_limit_on_the_get_stream_is_not_asked_for_again(upstream: FakeHttp) -> None:
@@ -864,6 +865,7 @@ async def test_a_token_that_ran_out_ends_the_get_stream_only_until_there_is_a_ne
         await rig.retry(1)
         await rig.retry(1)
         await until(lambda: rig.told.of(None) == [NOTE, NOTE])
+        assert len(upstream.by("GET")) == 3
 
 
 # -- what is not a request ----------------------------------------------------------------------------
