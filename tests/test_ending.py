@@ -44,7 +44,7 @@ def test_an_end_in_time_is_nobodys_business() -> None:
         deadline = Deadline(0.2, lambda: print("killed", flush=True))
         deadline.begin()
         deadline.cancel()
-        time.sleep(0.5)
+        time.sleep(0.5)  # past it
         print("left")
         """
     )

@@ -1,6 +1,7 @@
 """Carries out the faults of a round, and remembers when each could be felt.
 
-What is done to one process is done one after the other; all else may fall together.
+What is done to one process is done one after the other; all else may fall together. The sleeps are in the
+plan: when a fault comes, and how long it lasts.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from tests.real.proxy_process import EXIT_BOUND_S, ProxyProcess
 from tests.real.session_client import CAN, SessionClient, connected, text
 from tests.real.task_client import Kind
 from tests.real.test_http_sessions import plain_client
-from tests.real.waiting import together
+from tests.real.waiting import asked_until, together, until
 from tests.setup_tools import TESTS
 from tests.upstream.fake_http import EVENT_STREAM, FakeHttp, Seen, answer, start_stream, stream
 
@@ -385,18 +385,16 @@ async def test_a_call_that_runs_at_a_stop_gets_its_drain_time(bench: Bench) -> N
                     got.extend(await exchange.all())
 
             group.start_soon(call)
-            with anyio.fail_after(10):
-                while len(upstream.seen) < 2:  # noqa: ASYNC110 - the other process sets no event here
-                    await anyio.sleep(0.01)
+            await until(lambda: len(upstream.seen) == 2, "both calls are upstream", within_s=10)
             group.start_soon(proxy.terminate)
             with anyio.fail_after(EXIT_BOUND_S + 1):
-                while await client_is_served(client):  # noqa: ASYNC110
-                    await anyio.sleep(0.01)
+                await asked_until(
+                    lambda: client.status_of("GET"),
+                    lambda status: status == HTTPStatus.SERVICE_UNAVAILABLE,
+                    "it drains",
+                    every_s=0.01,
+                )
                 go_on.set()
                 with pytest.raises(aiohttp.ClientPayloadError):
                     await cut.all()
     assert got == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
-
-
-async def client_is_served(client: SessionClient) -> bool:
-    return await client.status_of("GET") != HTTPStatus.SERVICE_UNAVAILABLE

@@ -8,6 +8,7 @@ from proxy.eras.capabilities import ClientCapabilities
 from proxy.owners import ANONYMOUS
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import RequestId
+from proxy.routing import served
 from proxy.routing.base import ClientRequest
 
 
@@ -21,3 +22,9 @@ def request_of_anybody() -> ClientRequest:
         owner=ANONYMOUS,
         capabilities=ClientCapabilities("{}", tasks=False),
     )
+
+
+@pytest.fixture
+def nothing_is_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever may be answered on an event stream is, as if it had taken long."""
+    monkeypatch.setattr(served, "QUICK_S", 0.0)

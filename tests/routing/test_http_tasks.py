@@ -18,7 +18,6 @@ from proxy.owners import ANONYMOUS
 from proxy.protocol import names, sse
 from proxy.routing.http_tasks import GIVE_WAY_S, GIVE_WAY_TRIES
 from proxy.routing.passed_session import MAX_OWNERS
-from proxy.routing.served import QUICK_S
 from proxy.tasks.task import is_task_id
 from tests.routing.bench import ADA, BOB
 from tests.routing.bench_2025 import RELATED, YES
@@ -229,13 +228,14 @@ async def test_a_result_that_is_waited_for_comes_on_a_stream_and_the_questions_t
         assert bench.methods == [names.INITIALIZE]
 
 
+@pytest.mark.usefixtures("nothing_is_soon")
 async def test_a_client_that_takes_no_stream_waits_without_one() -> None:
     async with http_bench_2025() as bench:
         client = await bench.opened()
         client.accept = "application/json"
         task, call = await client.call()
         waiting = client.result(task)
-        await anyio.sleep(2 * QUICK_S)
+        await bench.settle()
         assert waiting.status is None
         call.answer()
         assert (await told(waiting))["result"]["content"] == TEXT["content"]

@@ -121,6 +121,7 @@ async def test_what_is_answered_soon_is_json(method: str) -> None:
     assert (scene.tasks.channel is None) is (method != names.TASKS_RESULT)
 
 
+@pytest.mark.usefixtures("nothing_is_soon")
 async def test_tasks_get_never_becomes_a_stream_however_long_it_takes() -> None:
     """T25-INP-005."""
     event = anyio.Event()
@@ -132,7 +133,7 @@ async def test_tasks_get_never_becomes_a_stream_however_long_it_takes() -> None:
                 assert kind(reply) == "application/json"
 
         tasks.start_soon(ask)
-        await anyio.sleep(0.1)
+        await settle()
         event.set()
 
 
@@ -150,6 +151,7 @@ async def test_a_result_that_takes_longer_comes_on_a_stream_that_ends_with_it() 
         assert not scene.tasks.channel.is_open
 
 
+@pytest.mark.usefixtures("nothing_is_soon")
 @pytest.mark.parametrize("accept", ["application/json", None])
 async def test_who_takes_no_stream_gets_json_however_long_it_takes(accept: str | None) -> None:
     event = anyio.Event()
@@ -161,7 +163,7 @@ async def test_who_takes_no_stream_gets_json_however_long_it_takes(accept: str |
                 assert kind(reply) == "application/json"
 
         tasks.start_soon(ask)
-        await anyio.sleep(0.1)
+        await settle()
         assert scene.tasks.channel is None
         event.set()
 

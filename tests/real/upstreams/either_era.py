@@ -1,6 +1,6 @@
-"""A server over HTTP of the one era or the other, with the tools `fast` and `slow`; plain JSON.
+"""A server over HTTP of the one era or the other, with a tool for each way that a call can go; plain JSON.
 
-either_era.py legacy|modern PORT
+either_era.py legacy|modern PORT JOURNAL: the journal has a line for each `hang` that began or was cancelled.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ async def result(era: str, method: str, params: dict[str, Any]) -> dict[str, Any
     return None
 
 
-def note(label: str) -> None:
+def note(event: str, label: str) -> None:
     with open(sys.argv[3], "a", encoding="utf-8") as journal:
-        journal.write(label + "\n")
+        journal.write(f"{event} {label}\n")
 
 
 async def worked(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -51,10 +51,11 @@ async def worked(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         case "fail":
             return {"isError": True}
         case "hang":
+            note("began", arguments["label"])
             try:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             except asyncio.CancelledError:
-                note(arguments["label"])
+                note("cancelled", arguments["label"])
                 raise
         case "die":
             os._exit(1)
