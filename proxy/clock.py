@@ -47,6 +47,29 @@ class Pulse:
         self.event = anyio.Event()
 
 
+class Pauses:
+    """Between tries of the same thing: each is twice as long as the one before, up to `last_s` seconds."""
+
+    __slots__ = ("_first_s", "_last_s", "next_s")
+
+    def __init__(self, first_s: float, last_s: float) -> None:
+        self._first_s = first_s
+        self._last_s = last_s
+        self.next_s = first_s
+
+    async def one(self, clock: Clock, until: anyio.Event | None = None) -> None:
+        """The next pause; it ends early with `until`."""
+        pause_s, self.next_s = self.next_s, min(self.next_s * 2, self._last_s)
+        if until is None:
+            await clock.sleep(pause_s)
+        else:
+            await clock.wait(until, pause_s)
+
+    def over(self) -> None:
+        """It worked: the next one is the first again."""
+        self.next_s = self._first_s
+
+
 class SystemClock:
     """The machine's clocks."""
 

@@ -1,11 +1,11 @@
-"""The test clock itself: order of waking, sleeping again, cancellation."""
+"""The test clock itself: order of waking, sleeping again, cancellation; pauses that are taken on it."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
 
-from proxy.clock import Clock
+from proxy.clock import Clock, Pauses
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -82,3 +82,26 @@ async def test_waiting_for_an_event_ends_with_it_or_with_the_time() -> None:
         event.set()
     assert outcomes == [False, True]
     assert clock.sleeping == 0
+
+
+async def test_pauses_double_up_to_a_bound_begin_anew_and_may_end_early() -> None:
+    clock, pauses, taken = ManualClock(), Pauses(1.0, 5.0), list[float]()
+
+    async def pause() -> None:
+        for _ in range(5):
+            before = clock.monotonic()
+            await pauses.one(clock)
+            taken.append(clock.monotonic() - before)
+        pauses.over()
+        before = clock.monotonic()
+        await pauses.one(clock, until=wanted)
+        taken.append(clock.monotonic() - before)
+
+    wanted = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(pause)
+        await clock.advance(17.5)
+        assert taken == [1.0, 2.0, 4.0, 5.0, 5.0]
+        wanted.set()
+    assert taken[5:] == [0.5]
+    assert pauses.next_s == 2.0

@@ -200,6 +200,18 @@ def with_related_task(obj: bytes | None, task_id: str) -> bytes:
     return splice(told.raw, {names.META: splice(meta.raw if meta is not None else _EMPTY, related)})
 
 
+def related_task(obj: bytes | None) -> str | None:
+    """The id of the task that params or a result say they belong to; None if they say nothing."""
+    if obj is None or names.META_RELATED_TASK.encode() not in obj:
+        return None
+    try:
+        meta = RawObject.parse(obj).object(names.META)
+        related = meta.object(names.META_RELATED_TASK) if meta is not None else None
+        return related.text("taskId") if related is not None else None
+    except (JsonError, DuplicateMember):
+        return None
+
+
 def without_related_task(obj: bytes) -> bytes:
     """A client's answer to a question of one of our tasks, as an upstream that knows no tasks is told it."""
     if names.META_RELATED_TASK.encode() not in obj:

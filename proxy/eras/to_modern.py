@@ -35,6 +35,12 @@ MODERN_CODES: Final = frozenset(
         ErrorCode.UNSUPPORTED_PROTOCOL_VERSION,
     }
 )
+OF_ANOTHER_ERA: Final = MODERN_CODES | {
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.METHOD_NOT_FOUND,
+    ErrorCode.INVALID_PARAMS,
+}
+"""What a server says to requests of an era that it does not speak; others say it, too."""
 
 _RESERVED_CODES: Final = range(-32099, -32019)
 

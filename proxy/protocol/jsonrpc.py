@@ -26,6 +26,7 @@ from proxy.protocol.envelope import (
 from proxy.protocol.outline import Pieces
 
 _INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
+_SPELT: Final = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z", re.ASCII)
 _READ: Final = ("jsonrpc", "id", "method", "params", "result", "error")
 MAX_ID_DIGITS: Final = 1_000  # longer integers are refused; the wish to compare them is no real client's
 
@@ -48,6 +49,14 @@ class RequestId:
         if _INTEGER.match(raw) and len(raw) <= MAX_ID_DIGITS:
             return cls(raw, int(raw))
         return None
+
+    @property
+    def number(self) -> int | None:
+        """The number that it is, or spells: some servers answer `"7"` to 7 (F17). None if there is none that
+        would be an id of ours."""
+        if isinstance(self.value, int):
+            return self.value
+        return int(self.value) if _SPELT.match(self.value) else None
 
     def __repr__(self) -> str:
         return f"<RequestId {self.raw[:80]!r}>"

@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from proxy.clock import Clock
+from proxy.clock import Clock, Pauses
 from proxy.eras.to_modern import error_message
 from proxy.errors import (
     ErrorCode,
@@ -54,7 +54,7 @@ class Follower:
         self._clock = clock
         self._shown: set[str] = set()
         self._fault: ProxyError | None = None
-        self._store_delay_s = STORE_RETRY_FIRST_S
+        self._pauses = _store_pauses()
         self._next_note = clock.monotonic() + NOTE_GAP_S
         self._frozen = False
         self._take_over(task)
@@ -191,14 +191,13 @@ class Follower:
         try:
             await write(self.task, new)
             self._take_over(new)
-            self._store_delay_s = STORE_RETRY_FIRST_S
+            self._pauses.over()
             return
         except TaskConflict:
             pass  # a cancel or an update was first
         except StoreError as exc:
             log.error("task_not_stored", task=task_hash(self.task.id), reason=exc.message)
-            await self._clock.sleep(self._store_delay_s)
-            self._store_delay_s = min(self._store_delay_s * 2, STORE_RETRY_LAST_S)
+            await self._pauses.one(self._clock)
         await self._read_again()
 
     async def _read_again(self) -> None:
@@ -210,7 +209,7 @@ class Follower:
     async def mark_started(self) -> None:
         """Store durably that the call is about to be sent, where a state may be stored, or on its way there,
         that says it never was. While the store is broken the call waits on. Raises TaskNotFound."""
-        delay_s = STORE_RETRY_FIRST_S
+        pauses = _store_pauses()
         while self.call.may_be_stored_unsent:
             try:
                 task = await self._store.get(self.task.id, result=False)
@@ -221,12 +220,11 @@ class Follower:
                 continue
             except StoreError as exc:
                 log.error("task_not_stored", task=task_hash(self.task.id), reason=exc.message)
-                await self._clock.sleep(delay_s)
-                delay_s = min(delay_s * 2, STORE_RETRY_LAST_S)
+                await pauses.one(self._clock)
 
     async def forget_answers(self, keys: Collection[str]) -> None:
         """These answers have reached the upstream and need not be kept; at the latest they go at the end."""
-        delay_s = STORE_RETRY_FIRST_S
+        pauses = _store_pauses()
         while not self._frozen:
             try:
                 task = await self._store.get(self.task.id, result=False)
@@ -238,8 +236,12 @@ class Follower:
             except TaskNotFound:
                 return
             except StoreError:
-                await self._clock.sleep(delay_s)
-                delay_s = min(delay_s * 2, STORE_RETRY_LAST_S)
+                await pauses.one(self._clock)
+
+
+def _store_pauses() -> Pauses:
+    """While the store is broken."""
+    return Pauses(STORE_RETRY_FIRST_S, STORE_RETRY_LAST_S)
 
 
 def _can_be_found(task: Task) -> bool:

@@ -15,19 +15,12 @@ from proxy.clock import Clock
 from proxy.errors import ProxyError, UpstreamRefused
 from proxy.protocol import names, sse
 from proxy.protocol.jsonrpc import Request
-from proxy.routing.legacy import Reply
+from proxy.routing.legacy import JSON, STREAM_HEADERS, Reply
 from proxy.sessions.stream import Reader, Stream
 
 QUIET_S: Final = 10.0  # a stream begins: whatever is in the middle cuts at 20 or more
 PRIMED_IN: Final = "2025-11-25"
 """The revision that primes a stream, and whose clients come back to it."""
-
-JSON: Final = ("Content-Type", "application/json")
-STREAM_HEADERS: Final = (
-    ("Content-Type", "text/event-stream"),
-    ("Cache-Control", "no-cache"),
-    ("X-Accel-Buffering", "no"),  # nginx would hold events back
-)
 
 Headers = Sequence[tuple[str, str]]
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import anyio
 
 from proxy.clock import Clock, Pulse
+from proxy.eras.tasks_2025 import related_task
 from proxy.errors import ClientProtocolError, ErrorCode, ProxyError, UpstreamClosed
 from proxy.logs import get_logger
 from proxy.owners import Owner
@@ -26,7 +27,7 @@ from proxy.protocol.jsonrpc import (
     ResultResponse,
 )
 from proxy.routing.http_posts import Post
-from proxy.routing.in_flight import related_task, rid_in
+from proxy.routing.in_flight import rid_in
 from proxy.routing.offers import Channel
 from proxy.routing.own_server import Client, version_in
 from proxy.routing.session_questions import SessionQuestions

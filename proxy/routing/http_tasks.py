@@ -18,7 +18,7 @@ import anyio
 
 from proxy.clock import Clock
 from proxy.eras.attribution import AskingTools
-from proxy.eras.tasks_2025 import VERSION, asked_version, declared_by, grant, with_marks
+from proxy.eras.tasks_2025 import VERSION, asked_version, declared_by, grant, related_task, with_marks
 from proxy.errors import ErrorCode, ProxyError, StoreError
 from proxy.logs import get_logger
 from proxy.owners import ANONYMOUS, Owner
@@ -36,7 +36,7 @@ from proxy.protocol.sse import Event
 from proxy.routing.get_streams import GetStream
 from proxy.routing.http_passthrough import HttpPassthrough
 from proxy.routing.in_flight import rid_in, text_of
-from proxy.routing.legacy import HttpMessage, Reply
+from proxy.routing.legacy import JSON, HttpMessage, Reply
 from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions, PlainCall, asker_of
 from proxy.routing.rewording import Reword, Rewording, header_in, whole, without_header
 from proxy.routing.runner import Runner
@@ -259,7 +259,7 @@ class HttpTasks:
     def _is_of_task(self, session: PassedSession, owner: Owner, message: Message) -> bool:
         match message:
             case Request(rid, method, params) if method in QUESTION_METHODS:
-                related = rid_in(params, names.META, names.META_RELATED_TASK, "taskId")
+                related = related_task(params)
                 asker = None if related is not None else asker_of(session, owner, self._asking)
                 if isinstance(asker, PlainCall):
                     session.note_asked(rid.value, asker)
@@ -378,7 +378,7 @@ def _gone(said: Message | None) -> Reply:
     """The session was ended by its client (HTTP-070)."""
     rid = said.id if isinstance(said, Request) else None
     body = jsonrpc.error_response(rid, jsonrpc.error_object(ErrorCode.INVALID_REQUEST, "Session not found"))
-    return Reply(HTTPStatus.NOT_FOUND, (("Content-Type", "application/json"),), body)
+    return Reply(HTTPStatus.NOT_FOUND, (JSON,), body)
 
 
 def _plain(message: HttpMessage) -> HttpMessage:

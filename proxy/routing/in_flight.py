@@ -7,7 +7,6 @@ or sends. Contract section 2, "Which call does a server-initiated request belong
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import anyio
 
 from proxy.eras.attribution import AskingTools, attribute
+from proxy.eras.tasks_2025 import related_task
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject
 from proxy.protocol.jsonrpc import ErrorResponse, Notification, Request, RequestId, ResultResponse
@@ -34,8 +34,6 @@ FIRST_TASK_ID: Final = 1_000_000_001
 """Where the ids of task calls begin: out of the way of others, and within what any server takes."""
 
 MAX_ASKED: Final = 1_000  # questions without an answer; a server that asks more does not wait for answers
-
-_OURS_AS_TEXT: Final = re.compile(r"[1-9][0-9]{0,17}\Z", re.ASCII)
 
 
 @dataclass(eq=False, slots=True)
@@ -214,13 +212,6 @@ _ASKED_AT_ANY_TIME: Final = frozenset({names.PING, names.ROOTS_LIST})
 """Servers ask these when the session begins, whatever call is first; the tool has nothing to do with it."""
 
 
-def ours(rid: RequestId) -> int | None:
-    """The id of ours that an answer has; servers may have made a string of it (F17)."""
-    if isinstance(rid.value, int):
-        return rid.value
-    return int(rid.value) if _OURS_AS_TEXT.match(rid.value) else None
-
-
 def text_of(raw: bytes, member: str) -> str | None:
     """A member of an object that is a string; None if there is no such."""
     try:
@@ -244,8 +235,3 @@ def rid_in(params: bytes | None, *path: str) -> RequestId | None:
 def _token_in(params: bytes, *path: str) -> int | str | None:
     token = rid_in(params, *path, names.META_PROGRESS_TOKEN)
     return None if token is None else token.value
-
-
-def related_task(params: bytes | None) -> str | None:
-    task = rid_in(params, names.META, names.META_RELATED_TASK, "taskId")
-    return None if task is None or isinstance(task.value, int) else task.value

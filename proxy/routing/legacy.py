@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from http import HTTPMethod
-from typing import Protocol
+from typing import Final, Protocol
 
 from proxy.owners import Owner
 from proxy.protocol.jsonrpc import Message, Request
@@ -45,6 +45,14 @@ class HttpMessage:
         if self._by_name is None:  # several look, for several
             self._by_name = {key.lower(): value for key, value in reversed(self.headers)}
         return self._by_name.get(name.lower())
+
+
+JSON: Final = ("Content-Type", "application/json")
+STREAM_HEADERS: Final = (
+    ("Content-Type", "text/event-stream"),
+    ("Cache-Control", "no-cache"),
+    ("X-Accel-Buffering", "no"),  # nginx would hold events back
+)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskStatus as StartStatus
 
-from proxy.clock import Clock
+from proxy.clock import Clock, Pauses
 from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
 from proxy.eras.era import Era
 from proxy.eras.stored import lift_stored
@@ -180,7 +180,7 @@ class Listen:
         not known (F38).
         """
         request = subscription.request
-        delay_s, first = RECONNECT_FIRST_S, True
+        pauses, first = Pauses(RECONNECT_FIRST_S, RECONNECT_LAST_S), True
         self._pool.listen(request.owner, subscription.on_change)
         try:
             while True:
@@ -195,14 +195,13 @@ class Listen:
                             task_status.started()
                         else:
                             subscription.mark_all()
-                        delay_s = RECONNECT_FIRST_S
+                        pauses.over()
                         await self._flush_until_lost(session, subscription)
                 except UpstreamError as exc:
                     if first:
                         raise
                     log.info("listen_session_lost", reason=exc.message)
-                await self._clock.sleep(delay_s)
-                delay_s = min(delay_s * 2, RECONNECT_LAST_S)
+                await pauses.one(self._clock)
         finally:
             self._pool.unlisten(request.owner, subscription.on_change)
 

@@ -40,7 +40,7 @@ from proxy.protocol.jsonrpc import (
     RequestId,
     ResultResponse,
 )
-from proxy.routing.in_flight import FIRST_TASK_ID, InFlight, Sent, ours, text_of
+from proxy.routing.in_flight import FIRST_TASK_ID, InFlight, Sent, text_of
 from proxy.routing.offers import Channel
 from proxy.routing.task_line import TaskLine
 from proxy.upstream.base import StartListener, StreamPosition, Transport
@@ -280,7 +280,7 @@ class OwnServer:
         return True
 
     def _take_answer(self, answer: ResultResponse | ErrorResponse, raw: bytes, call: int | None) -> None:
-        sent = self._in_flight.pop(ours(answer.id) if answer.id is not None else call)
+        sent = self._in_flight.pop(answer.id.number if answer.id is not None else call)
         if sent is None:
             log.debug("late_answer_dropped", upstream=self._name)
             return
@@ -304,7 +304,7 @@ class OwnServer:
         if fault.code is ErrorCode.PARSE_ERROR:
             answered = salvage.answered_by(raw)
         else:
-            answered = None if fault.id is None or "method" in RawObject.parse(raw) else ours(fault.id)
+            answered = None if fault.id is None or "method" in RawObject.parse(raw) else fault.id.number
         if answered is not None:
             error = UpstreamProtocolError(f"upstream '{self._name}' sent an invalid response: {fault}")
             self.lost(answered, error)

@@ -18,9 +18,9 @@ from anyio.abc import TaskGroup
 from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Clock, Pulse
-from proxy.eras.to_modern import MODERN_CODES, error_code
+from proxy.eras.patience import MAX_ROUNDS, again_s
+from proxy.eras.to_modern import OF_ANOTHER_ERA, error_code
 from proxy.errors import (
-    ErrorCode,
     InternalError,
     ProxyError,
     StoreError,
@@ -46,16 +46,6 @@ from proxy.tasks.task import Task
 from proxy.upstream.base import Failure, Outcome, Question
 from proxy.upstream.pool import Pool
 from proxy.upstream.session import LegacySession
-
-MAX_ROUNDS: Final = 50  # how often one call may ask for input in this way before it counts as stuck
-STATE_RETRY_FIRST_S: Final = 0.5
-STATE_RETRY_LAST_S: Final = 30.0
-_OF_ANOTHER_ERA: Final = MODERN_CODES | {
-    ErrorCode.INVALID_REQUEST,
-    ErrorCode.METHOD_NOT_FOUND,
-    ErrorCode.INVALID_PARAMS,
-}
-"""What a server of the other era says to whatever we send; others say it, too."""
 
 ANSWER_RETRY_S: Final = 0.5
 LOOK_AGAIN_S: Final = 1.0
@@ -229,7 +219,7 @@ class Runner:
             if asked is not None:
                 params = await modern_input.next_params(call, asked)
                 if not asked.questions:  # the server only wants to be asked again (MRTR-019)
-                    await self._clock.sleep(min(STATE_RETRY_LAST_S, STATE_RETRY_FIRST_S * 2**attempt))
+                    await self._clock.sleep(again_s(attempt))
             elif not urls or not await url_elicitations.visited(call, urls):
                 call.settle(outcome)
                 return
@@ -263,7 +253,7 @@ class Runner:
         except UpstreamProtocolError:
             self.spawn(session.doubt)
             raise
-        if isinstance(outcome, Failure) and error_code(outcome.error) in _OF_ANOTHER_ERA:
+        if isinstance(outcome, Failure) and error_code(outcome.error) in OF_ANOTHER_ERA:
             self.spawn(session.doubt)
         return outcome
 

@@ -20,17 +20,11 @@ from proxy.protocol import jsonrpc, names, sse
 from proxy.protocol.jsonrpc import Request, RequestId
 from proxy.routing.base import ErrorAnswer, ResultAnswer
 from proxy.routing.get_streams import GetStream
-from proxy.routing.legacy import HttpMessage, Reply
+from proxy.routing.legacy import JSON, STREAM_HEADERS, HttpMessage, Reply
 from proxy.routing.passed_session import OwnersPart
 
 QUICK_S: Final = 0.05  # what is answered so soon needs no event stream
 
-_JSON: Final = (("Content-Type", "application/json"),)
-_EVENTS: Final = (
-    ("Content-Type", "text/event-stream"),
-    ("Cache-Control", "no-cache"),
-    ("X-Accel-Buffering", "no"),  # nginx would hold events back
-)
 _CANCELLED: Final = Reply(HTTPStatus.ACCEPTED, ())
 
 log = get_logger()
@@ -86,7 +80,7 @@ class Served:
                 tasks.start_soon(_wait_for, wait, part, request, stream if may_stream else None)
                 with anyio.move_on_after(QUICK_S if may_stream else None):
                     await wait.done.wait()
-                yield wait.reply if wait.done.is_set() else Reply(HTTPStatus.OK, _EVENTS, stream)
+                yield wait.reply if wait.done.is_set() else Reply(HTTPStatus.OK, STREAM_HEADERS, stream)
                 tasks.cancel_scope.cancel()
         finally:
             stream.end()
@@ -139,4 +133,4 @@ async def _reply(part: OwnersPart, request: Request, channel: StreamChannel | No
 
 
 def _json(body: bytes) -> Reply:
-    return Reply(HTTPStatus.OK, (*_JSON, ("Content-Length", str(len(body)))), body)
+    return Reply(HTTPStatus.OK, (JSON, ("Content-Length", str(len(body)))), body)

@@ -14,7 +14,7 @@ from typing import Final
 
 import anyio
 
-from proxy.clock import Clock
+from proxy.clock import Clock, Pauses
 from proxy.eras.capabilities import any_capabilities
 from proxy.eras.stored import relate_stored
 from proxy.eras.tasks_2025 import without_related_task
@@ -227,7 +227,7 @@ class Tasks2025:
             given[:] = [InputAnswer(q.key, q.question_id, value) for q in task.inputs if q.key == key]
             return lifecycle.answered(task, given, self._clock.wall_ms())
 
-        delay_s = RETRY_FIRST_S
+        pauses = Pauses(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             try:
                 await self._changes.change(companion.owner, companion.task_id, apply)
@@ -238,8 +238,7 @@ class Tasks2025:
                 return
             except StoreError as exc:
                 log.error("answer_not_stored", task=task_hash(companion.task_id), reason=exc.message)
-                await self._clock.sleep(delay_s)
-                delay_s = min(delay_s * 2, RETRY_LAST_S)
+                await pauses.one(self._clock)
 
     # -- who is told --------------------------------------------------------------------------------
 
@@ -277,7 +276,7 @@ class Tasks2025:
         return companion
 
     async def _accompany(self, companion: Companion) -> None:
-        delay_s = RETRY_FIRST_S
+        pauses = Pauses(RETRY_FIRST_S, RETRY_LAST_S)
         try:
             while True:
                 try:
@@ -286,8 +285,7 @@ class Tasks2025:
                 except TaskNotFound:
                     return
                 except StoreError:
-                    await self._clock.sleep(delay_s)
-                    delay_s = min(delay_s * 2, RETRY_LAST_S)
+                    await pauses.one(self._clock)
         finally:
             del self._companions[companion.task_id]
 

@@ -14,20 +14,17 @@ import anyio
 
 from proxy.clock import Clock
 from proxy.eras.era import Era
+from proxy.eras.patience import FAILED_POLLS, POLL_S, poll_s
 from proxy.eras.tasks_2025 import VERSION, TaskSupport, UpstreamTasks, without_related_task
 from proxy.eras.to_modern import error_message
 from proxy.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError, only_fault
 from proxy.logs import get_logger, task_hash
 from proxy.protocol import names
-from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, loads
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps
 from proxy.routing.live import LiveCall
 from proxy.upstream.base import Failure, Outcome, Result
 from proxy.upstream.session import LegacySession
 
-POLL_S: Final = 1.0  # where the upstream suggests nothing
-LEAST_POLL_S: Final = 0.1
-MOST_POLL_S: Final = 60.0
-FAILURES: Final = 5  # in a row, of `tasks/get`, before the task counts as lost
 _TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 
 log = get_logger()
@@ -145,7 +142,7 @@ class UpstreamTask:
                 raise
             except UpstreamError:
                 failures += 1
-                if failures >= FAILURES or self._session.loss is not None:
+                if failures >= FAILED_POLLS or self._session.loss is not None:
                     raise
         self._ended.set()
 
@@ -165,8 +162,8 @@ class UpstreamTask:
     def _note(self, task: RawObject) -> None:
         self._shown = task.text("status")
         interval = task.get("pollInterval")
-        if interval is not None and interval[:1].isdigit():
-            self._poll_s = min(max(float(loads(interval)) / 1_000, LEAST_POLL_S), MOST_POLL_S)
+        if interval is not None:
+            self._poll_s = poll_s(interval)
         message = task.text("statusMessage")
         if message and self._shown not in _TERMINAL:
             self._call.says(message)

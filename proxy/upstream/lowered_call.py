@@ -17,30 +17,17 @@ import anyio
 
 from proxy.clock import Clock
 from proxy.eras.lowering import lowered_error, lowered_result, modern_params
-from proxy.eras.to_modern import MODERN_CODES, error_code, with_progress_token
+from proxy.eras.patience import FAILED_POLLS, MAX_ROUNDS, again_s, poll_s
+from proxy.eras.to_modern import OF_ANOTHER_ERA, error_code, with_progress_token
 from proxy.errors import ErrorCode, UpstreamError, UpstreamProtocolError
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
-from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, loads, splice
+from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, splice
 from proxy.protocol.jsonrpc import Request, RequestId
 from proxy.upstream.base import NO_HEADERS, Failure, Headers, Outcome, Question, StreamPosition
 from proxy.upstream.session import LegacySession
 
-MAX_ROUNDS: Final = 50  # how often one call may ask before it counts as stuck
-STATE_RETRY_FIRST_S: Final = 0.5  # before the same is asked again, where the server wants just that
-STATE_RETRY_LAST_S: Final = 30.0
-POLL_S: Final = 1.0  # where the server suggests nothing
-LEAST_POLL_S: Final = 0.1
-MOST_POLL_S: Final = 60.0
-FAILURES: Final = 5  # in a row, of `tasks/get`, before the task counts as lost
 CANCEL_NOTICE_TIMEOUT_S: Final = 3.0  # courtesy to the server; must not hold up the client's end
-OF_ANOTHER_ERA: Final = MODERN_CODES | {
-    ErrorCode.INVALID_REQUEST,
-    ErrorCode.METHOD_NOT_FOUND,
-    ErrorCode.INVALID_PARAMS,
-}
-"""What a server of another era answers to a modern request; ordinary errors look the same."""
-
 _QUESTIONS: Final = (names.ELICITATION_CREATE, names.SAMPLING_CREATE_MESSAGE, names.ROOTS_LIST)
 
 log = get_logger()
@@ -143,7 +130,7 @@ class LoweredCall:
         if requests is not None and requests.members:
             changes["inputResponses"] = await self._answers(requests)
         else:
-            await self._clock.sleep(min(STATE_RETRY_LAST_S, STATE_RETRY_FIRST_S * 2**attempt))
+            await self._clock.sleep(again_s(attempt))
         return splice(base, changes)
 
     async def _answers(self, requests: RawObject) -> bytes:
@@ -183,13 +170,13 @@ class LoweredCall:
         answered: set[str] = set()
         failures = 0
         while True:
-            await self._clock.sleep(_poll_s(task))
+            await self._clock.sleep(poll_s(task.get("pollIntervalMs")))  # from the first on (TX-CAP-015)
             try:
                 outcome = await self._about_task(names.TASKS_GET, self._of_task(task_id))
                 failures = 0
             except UpstreamError as exc:  # the task goes on without us
                 failures += 1
-                if failures >= FAILURES or self._session.loss is not None:
+                if failures >= FAILED_POLLS or self._session.loss is not None:
                     raise
                 log.info("upstream_task_not_read", reason=exc.message)
                 continue
@@ -269,10 +256,3 @@ def _progress_token(params: bytes | None) -> bytes | None:
     except (JsonError, DuplicateMember):
         return None
     return token if token is not None and RequestId.parse(token) is not None else None
-
-
-def _poll_s(task: RawObject) -> float:
-    """As the server wishes, from the first poll on (TX-CAP-015)."""
-    raw = task.get("pollIntervalMs")
-    wished = float(loads(raw)) / 1_000 if raw is not None and raw[:1].isdigit() else POLL_S
-    return min(max(wished, LEAST_POLL_S), MOST_POLL_S)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio
 
-from proxy.clock import Clock, Pulse
+from proxy.clock import Clock, Pauses, Pulse
 from proxy.eras.lowering import modern_params
 from proxy.errors import ErrorCode, UpstreamError
 from proxy.logs import get_logger
@@ -61,7 +61,7 @@ class LoweredListen:
 
     async def run(self) -> None:
         """Raises nothing: without the stream the client hears less, that is all."""
-        delay_s = AGAIN_FIRST_S
+        pauses = Pauses(AGAIN_FIRST_S, AGAIN_LAST_S)
         while self._session.is_alive:
             changed = self._changed.event
             if not self._lists and not self._uris:
@@ -73,11 +73,10 @@ class LoweredListen:
                 await self._either(changed, ended)
                 tasks.cancel_scope.cancel()
             if changed.is_set() or self._is_granted:
-                delay_s = AGAIN_FIRST_S
+                pauses.over()
             if not changed.is_set():
                 self._was_lost = True
-                await self._clock.wait(changed, delay_s)
-                delay_s = min(delay_s * 2, AGAIN_LAST_S)
+                await pauses.one(self._clock, until=changed)
 
     async def subscribe(self, uri: str) -> bool:
         """Whether the server tells of changes of this resource from now on."""

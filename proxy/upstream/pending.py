@@ -8,10 +8,8 @@ sends. Contract section 2, "Which call does a server-initiated request belong to
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 import anyio
 
@@ -22,8 +20,6 @@ from proxy.protocol.jsonrpc import RequestId
 from proxy.upstream.base import CallListener, Outcome, Question
 
 __all__ = ["AskingTools", "PendingCall", "PendingTable"]
-
-_DIGITS: Final = re.compile(r"[1-9][0-9]{0,17}\Z", re.ASCII)  # what an id of ours looks like as a string
 
 
 @dataclass(eq=False)
@@ -140,15 +136,8 @@ class PendingTable:
         return next((call for call in self._calls.values() if call.upstream_task == task_id), None)
 
     def answered_by(self, rid: RequestId | None) -> PendingCall | None:
-        """The call that a response with this id answers.
-
-        Some servers answer `"7"` to 7; the digits of an open id are taken for it (F17).
-        """
-        if rid is None:
-            return None
-        if isinstance(rid.value, int):
-            return self._calls.get(rid.value)
-        return self._calls.get(int(rid.value)) if _DIGITS.match(rid.value) else None
+        """The call that a response with this id answers."""
+        return self.get(rid.number if rid is not None else None)
 
     def alone(self) -> PendingCall | None:
         """The call that is alone in flight, if one is."""

@@ -12,10 +12,9 @@ from typing import Final
 
 from proxy.clock import Clock, Pulse
 from proxy.eras.capabilities import ClientCapabilities
-from proxy.eras.tasks_2025 import with_related_task
+from proxy.eras.tasks_2025 import related_task, with_related_task
 from proxy.errors import ErrorCode
 from proxy.protocol import jsonrpc, names
-from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject
 from proxy.protocol.jsonrpc import Request, RequestId
 from proxy.upstream.pending import AskingTools, PendingCall, PendingTable
 
@@ -108,7 +107,7 @@ class Questions:
     def ask(self, request: Request, call_id: int | None) -> None:
         """The upstream asks, on the stream of the call `call_id` if the wire tells. Never left in silence
         (ELIC-011)."""
-        related = _related_task(request.params)
+        related = related_task(request.params)
         of_task = self._table.of_task(related)
         if related is not None and of_task is None and self._is_clients:
             return  # of a task of the upstream's that the client has asked for, and is told of elsewhere
@@ -313,17 +312,6 @@ def _is_its(restored: UpstreamQuestion, question: UpstreamQuestion) -> bool:
 def _is_same(question: UpstreamQuestion, request: Request) -> bool:
     is_named = question.id.value == request.id.value and question.method == request.method
     return is_named and question.params == request.params
-
-
-def _related_task(params: bytes | None) -> str | None:
-    if params is None or names.META_RELATED_TASK.encode() not in params:
-        return None
-    try:
-        meta = RawObject.parse(params).object(names.META)
-        related = meta.object(names.META_RELATED_TASK) if meta is not None else None
-        return related.text("taskId") if related is not None else None
-    except (DuplicateMember, JsonError):
-        return None
 
 
 def _has_usable_params(question: UpstreamQuestion) -> bool:

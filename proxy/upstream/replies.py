@@ -49,7 +49,7 @@ def answers(message: bytes, call: int, max_depth: int) -> bool:
 
 def is_for(reply: ResultResponse | ErrorResponse, call: int) -> bool:
     """Some servers echo every id as a string."""
-    return reply.id is not None and reply.id.value in (call, str(call))
+    return reply.id is not None and reply.id.number == call
 
 
 def error_in(body: bytes, max_depth: int) -> ErrorResponse | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from proxy.upstream.patience import MAX_ROUNDS
+from proxy.eras.patience import MAX_ROUNDS
 from tests.routing.bench import ASKABLE, TASKS, THRESHOLD_S, Bench, Client, bench
 from tests.routing.fake_server import TEXT, Call
 
