@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.real.upstreams.raw_json import Members, flat, joined, meaning, members, without
+from tests.real.upstreams.tail import Tail
 
 _META: Final = "_meta"
 _ADDED: Final = ("resultType",)
@@ -50,7 +51,7 @@ class Journal:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._read = 0
+        self._tail = Tail(file)
 
     def add(self, event: Event, label: str, digest: str | None = None) -> None:
         row = Row(time.monotonic(), event, label, digest)
@@ -62,16 +63,9 @@ class Journal:
 
     def new(self) -> Iterator[Row]:
         """The rows since the last time, oldest first."""
-        if not self._file.exists():
-            return
-        with self._file.open("rb") as file:
-            file.seek(self._read)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return  # it is being written
-                self._read += len(line)
-                found = json.loads(line)
-                yield Row(found["at"], Event(found["event"]), found["label"], found["digest"])
+        for line in self._tail.new():
+            found = json.loads(line)
+            yield Row(found["at"], Event(found["event"]), found["label"], found["digest"])
 
 
 def digest(text: bytes) -> str:

@@ -16,6 +16,7 @@ from tests.real.bench import Bench
 from tests.real.legacy import Transport
 from tests.real.legacy_session import answers
 from tests.real.modern_client import Answer, raw_members
+from tests.real.plain_calls import ASKING
 from tests.real.waiting import together
 
 pytestmark = pytest.mark.anyio
@@ -68,14 +69,7 @@ NOT_COMPARED: Final = {
     "call_counts",  # says which process it is
     "echo_request",  # likewise, and what the session is
     "protocol_error_job",  # among BROKEN
-    *("confirm_delete", "multi_input", "test_tool_with_task", "sample_llm", "list_roots", "wizard"),
-    *("elicit_unrelated", "elicit_url", "elicit_with_timeout", "test_sampling", "test_elicitation"),
-    *("test_elicitation_sep1034_defaults", "test_elicitation_sep1330_enums"),
-    *("test_input_required_result_elicitation", "test_streaming_elicitation"),
-    *("test_input_required_result_sampling", "test_missing_capability"),
-    *("test_input_required_result_list_roots", "test_input_required_result_request_state"),
-    *("test_input_required_result_tampered_state", "test_input_required_result_multiple_inputs"),
-    "test_input_required_result_multi_round",
+    *(ASKING.keys() - QUIET.keys()),
 }
 """Tools that ask their client, and a few that do not say the same thing twice."""
 

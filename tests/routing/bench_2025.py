@@ -15,9 +15,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from proxy.eras.capabilities import ANY_CAPABILITIES
 from proxy.eras.tasks_2025 import NO_TASKS, UpstreamTasks, declared_by
-from proxy.eras.to_modern import ServerInfo
 from proxy.errors import ProxyError, UpstreamError
 from proxy.limits import PollLimit
 from proxy.owners import Owner
@@ -30,10 +28,10 @@ from proxy.routing.task_changes import TaskChanges
 from proxy.routing.task_session import TaskSession, TaskTerms
 from proxy.routing.tasks_2025 import Tasks2025
 from proxy.tasks.policy import Policy
-from proxy.upstream.pending import AskingTools
 from proxy.upstream.session import LegacySession
 from tests.routing.bench import ADA, POLICY, Bench, bench
 from tests.routing.fake_server import Call, FakeServer, Wire
+from tests.upstream.fake_transport import adopted_session
 
 RELATED: Final = names.META_RELATED_TASK
 LEAST_TTL_MS: Final = 10_000
@@ -264,23 +262,8 @@ class Bench2025:
     def adopted(self) -> LegacySession:
         """A further one, not started."""
         server = self.rig.server
-        info = ServerInfo(
-            server.version, json.dumps(server.capabilities).encode(), b'{"name":"fake","version":"1"}', None
-        )
         self._next_id += 1_000
-        return LegacySession(
-            Wire(server),
-            name="fake",
-            capabilities=ANY_CAPABILITIES,
-            client_version="0",
-            asking=AskingTools(lambda tool: False),
-            clock=self.rig.clock,
-            max_depth=512,
-            start_timeout_s=30.0,
-            on_change=lambda method, params: None,
-            adopted=info,
-            first_id=self._next_id,
-        )
+        return adopted_session(Wire(server), server.info, self.rig.clock, first_id=self._next_id)
 
     @property
     def companions(self) -> Mapping[str, Companion]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from proxy.clock import Pulse
 from proxy.errors import ProxyError
+from proxy.routing.legacy import Reply
 from proxy.upstream.base import Forwarded
 
 Headers = Sequence[tuple[str, str]]
@@ -46,6 +47,11 @@ class Body:
         if isinstance(self._end, ProxyError):
             raise self._end
         raise StopAsyncIteration
+
+
+async def body_of(reply: Reply) -> bytes:
+    """All of it, once it has ended."""
+    return reply.body if isinstance(reply.body, bytes) else b"".join([chunk async for chunk in reply.body])
 
 
 @dataclass

@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Pulse
+from proxy.eras.to_modern import ServerInfo
 from proxy.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
 from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition
 
@@ -272,6 +273,12 @@ class FakeServer:
     def wire(self) -> Wire:
         """The newest."""
         return self.wires[-1]
+
+    @property
+    def info(self) -> ServerInfo:
+        """What it says of itself in a handshake."""
+        capabilities, itself = json.dumps(self.capabilities).encode(), json.dumps(SERVER_INFO).encode()
+        return ServerInfo(self.version, capabilities, itself, None)
 
     def heard(self, method: str) -> list[dict[str, Any]]:
         """The params of every message of this method, on all wires."""

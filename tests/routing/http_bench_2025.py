@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from proxy.eras.tasks_2025 import VERSION
-from proxy.errors import ProxyError, StoreError
+from proxy.errors import StoreError
 from proxy.owners import Owner
 from proxy.protocol import jsonrpc, names, sse
 from proxy.routing.adopted import Adopted, Adoption
@@ -110,7 +110,7 @@ class HttpClient2025:
         headers = [(key, value) for key, value in said.items() if value is not None]
         response = Response()
         message = HttpMessage(method, headers, self.owner, **posted)
-        self.bench.group.start_soon(self.bench.exchange, message, response)
+        self.bench.group.start_soon(response.receive, self.bench.handler.serve(message))
         return response
 
     async def initialize(
@@ -237,22 +237,6 @@ class HttpBench2025:
     def methods(self) -> list[str]:
         """Of what was passed on: of a POST that of the message, else that of HTTP."""
         return [method if said is None else said.get("method", "answer") for method, said in self.passed]
-
-    async def exchange(self, message: HttpMessage, response: Response) -> None:
-        """What the HTTP entrance does with a request."""
-        with response._scope:
-            try:
-                async with self.handler.serve(message) as reply:
-                    response.status = int(reply.status)
-                    response.headers = {key.lower(): value for key, value in reply.headers}
-                    if isinstance(reply.body, bytes):
-                        response.body = reply.body
-                    else:
-                        async for chunk in reply.body:
-                            response.body += chunk
-            except ProxyError as exc:
-                response.raised = exc
-        response.done = True
 
     async def settle(self) -> None:
         await self.it.rig.settle()

@@ -15,7 +15,6 @@ import anyio
 
 from proxy.eras import tasks_2025
 from proxy.eras.attribution import AskingTools
-from proxy.eras.capabilities import ANY_CAPABILITIES
 from proxy.eras.to_modern import ServerInfo
 from proxy.owners import Owner
 from proxy.protocol import names
@@ -32,7 +31,7 @@ from tests.routing.bench import ADA
 from tests.routing.bench_2025 import CURSOR_KEY, LEAST_TTL_MS, MOST_TTL_MS, Bench2025, bench_2025
 from tests.routing.session_bench import IDLE_S, MAX_DEPTH, SessionBench
 from tests.routing.test_passthrough import Client, Lines, Server
-from tests.upstream.fake_transport import FakeTransport, Sent, initialize_result, until
+from tests.upstream.fake_transport import FakeTransport, Sent, adopted_session, initialize_result, until
 
 
 class Pipe(Lines):
@@ -106,19 +105,7 @@ def granting(it: Bench2025, owner: Owner, *, lists: bool = True) -> TaskGrant:
         return granted.result, TaskSession(it.tasks, owner, granted.upstream, place, terms, capabilities)
 
     def adopt(transport: Transport, info: ServerInfo, first_id: int) -> LegacySession:
-        return LegacySession(
-            transport,
-            name="fake",
-            capabilities=ANY_CAPABILITIES,
-            client_version="0",
-            asking=AskingTools(lambda tool: False),
-            clock=it.rig.clock,
-            max_depth=MAX_DEPTH,
-            start_timeout_s=5,
-            on_change=lambda method, params: None,
-            adopted=info,
-            first_id=first_id,
-        )
+        return adopted_session(transport, info, it.rig.clock, first_id=first_id)
 
     return TaskGrant(grant, adopt)
 

@@ -8,15 +8,12 @@ server.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import anyio
 
-from proxy.eras.capabilities import ANY_CAPABILITIES
-from proxy.eras.to_modern import ServerInfo
 from proxy.owners import Credentials, Owner
 from proxy.routing.adopted import Adopted, Adoption
 from proxy.routing.in_flight import FIRST_TASK_ID
@@ -25,12 +22,11 @@ from proxy.routing.recovery import Recovery
 from proxy.tasks.lost_call import CallTrace
 from proxy.tasks.policy import Policy, ToolPolicy
 from proxy.tasks.task import Task
-from proxy.upstream.pending import AskingTools
 from proxy.upstream.pool import PoolSettings
-from proxy.upstream.session import LegacySession
 from tests.routing.bench import POLICY, Bench, Client, bench
 from tests.routing.fake_server import Asked, Call, FakeServer, Wire
 from tests.routing.troubled_store import TroubledStore
+from tests.upstream.fake_transport import adopted_session
 
 REPEATABLE: Final = Policy(rules=(("again_*", ToolPolicy(repeatable=True)), *POLICY.rules))
 YES: Final[dict[str, Any]] = {"action": "accept", "content": {"ok": True}}
@@ -118,21 +114,9 @@ class Restarts:
         return self._places.setdefault(key, Adopted(self._adopt, self.rig.runner.spawn)).lease
 
     def _adopt(self) -> Adoption:
-        server, wire = self.server, Wire(self.server).goes_on()
-        info = ServerInfo(server.version, json.dumps(server.capabilities).encode(), b'{"name":"fake"}', None)
-        session = LegacySession(
-            wire,
-            name="fake",
-            capabilities=ANY_CAPABILITIES,
-            client_version="0",
-            asking=AskingTools(lambda tool: False),
-            clock=self.rig.clock,
-            max_depth=512,
-            start_timeout_s=30.0,
-            on_change=lambda method, params: None,
-            adopted=info,
-            first_id=next(self._ids),
-            take_up=wire.take_up,
+        wire, first_id = Wire(self.server).goes_on(), next(self._ids)
+        session = adopted_session(
+            wire, self.server.info, self.rig.clock, first_id=first_id, take_up=wire.take_up
         )
         return Adoption(session, lambda wanted: None)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPMethod
 from typing import Any, Final
@@ -21,7 +21,7 @@ from proxy.owners import ANONYMOUS, Owner
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import elements
 from proxy.protocol.sse import Event, EventDecoder
-from proxy.routing.legacy import HttpMessage
+from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.own_server import Client as OwnClient
 from proxy.routing.passthrough import Passthrough
 from proxy.routing.session_layer import SessionLayer
@@ -46,7 +46,6 @@ class Response:
     body: bytes = b""
     done: bool = False
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    _reads: anyio.Event = field(default_factory=anyio.Event)
 
     @property
     def is_stream(self) -> bool:
@@ -72,6 +71,22 @@ class Response:
     def last_id(self) -> str:
         """Of the last event that has one."""
         return [event.id for event in self.events if event.id is not None][-1]
+
+    async def receive(self, serving: AbstractAsyncContextManager[Reply]) -> None:
+        """What the HTTP entrance does with a request."""
+        with self._scope:
+            try:
+                async with serving as reply:
+                    self.status = int(reply.status)
+                    self.headers = {key.lower(): value for key, value in reply.headers}
+                    if isinstance(reply.body, bytes):
+                        self.body = reply.body
+                    else:
+                        async for chunk in reply.body:
+                            self.body += chunk
+            except ProxyError as exc:
+                self.raised = exc
+        self.done = True
 
     def hang_up(self) -> None:
         self._scope.cancel()
@@ -114,6 +129,12 @@ class HttpClient:
         more = [] if last_event_id is None else [(names.H_LAST_EVENT_ID, last_event_id)]
         return self._send(HTTPMethod.GET, more)
 
+    async def listen(self) -> Response:
+        """A GET stream, once it is open."""
+        response = self.get()
+        await until(lambda: response.status)
+        return response
+
     def delete(self) -> Response:
         return self._send(HTTPMethod.DELETE)
 
@@ -126,7 +147,7 @@ class HttpClient:
         headers = [(key, value) for key, value in said.items() if value is not None]
         message = HttpMessage(method, [*headers, *(more or [])], self.owner, **posted)
         response = Response()
-        self.bench.tasks.start_soon(self.bench.exchange, message, response)
+        self.bench.tasks.start_soon(response.receive, self.bench.layer.serve(message))
         return response
 
     # -- MCP
@@ -190,22 +211,6 @@ class SessionBench:
 
     def client(self, **how: Any) -> HttpClient:
         return HttpClient(self, **how)
-
-    async def exchange(self, message: HttpMessage, response: Response) -> None:
-        """What the HTTP entrance does with a request."""
-        with response._scope:
-            try:
-                async with self.layer.serve(message) as reply:
-                    response.status = int(reply.status)
-                    response.headers = {key.lower(): value for key, value in reply.headers}
-                    if isinstance(reply.body, bytes):
-                        response.body = reply.body
-                    else:
-                        async for chunk in reply.body:
-                            response.body += chunk
-            except ProxyError as exc:
-                response.raised = exc
-        response.done = True
 
     async def pass_time(self, seconds: float) -> None:
         await self.clock.advance(seconds)

@@ -18,10 +18,9 @@ from proxy.eras.to_modern import ServerInfo
 from proxy.errors import SessionLost, UpstreamClosed, UpstreamUnavailable
 from proxy.protocol import names
 from proxy.routing.adopted import Adopted, Adoption
-from proxy.upstream.pending import AskingTools
 from proxy.upstream.session import LegacySession
 from tests.manual_clock import ManualClock
-from tests.upstream.fake_transport import FakeTransport, Listener, capabilities, settle
+from tests.upstream.fake_transport import FakeTransport, Listener, adopted_session, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -50,19 +49,8 @@ class Rig:
         transport = self.planned.pop(0) if self.planned else FakeTransport()
         self.transports.append(transport)
         self.listens.append([])
-        session = LegacySession(
-            transport,
-            name="fake",
-            capabilities=capabilities(),
-            client_version="0",
-            asking=AskingTools(lambda tool: False),
-            clock=ManualClock(),
-            max_depth=64,
-            start_timeout_s=5.0,
-            on_change=lambda method, params: None,
-            adopted=ServerInfo("2025-11-25", b"{}", None, None),
-            first_id=1_000,
-        )
+        info = ServerInfo("2025-11-25", b"{}", None, None)
+        session = adopted_session(transport, info, ManualClock(), first_id=1_000)
         return Adoption(session, self.listens[-1].append)
 
 

@@ -20,7 +20,7 @@ from proxy.protocol import jsonrpc, sse
 from proxy.routing.get_streams import HELD_BYTES
 from proxy.routing.http_passthrough import AT_ONCE_BYTES, HttpPassthrough
 from proxy.routing.legacy import HttpMessage, Reply
-from tests.routing.fake_forwarder import EVENTS, JSON, Body, FakeForwarder
+from tests.routing.fake_forwarder import EVENTS, JSON, Body, FakeForwarder, body_of
 from tests.upstream.told import until
 
 pytestmark = pytest.mark.anyio
@@ -57,13 +57,9 @@ async def served(by: HttpPassthrough, message: HttpMessage) -> AsyncIterator[Rep
             yield reply
 
 
-async def all_of(reply: Reply) -> bytes:
-    return reply.body if isinstance(reply.body, bytes) else b"".join([chunk async for chunk in reply.body])
-
-
 async def answer_to(by: HttpPassthrough, message: HttpMessage) -> tuple[int, bytes]:
     async with served(by, message) as reply:
-        return reply.status, await all_of(reply)
+        return reply.status, await body_of(reply)
 
 
 # -- POST and DELETE ----------------------------------------------------------------------------------
@@ -93,7 +89,7 @@ async def test_an_answer_comes_back_as_it_was_given(
     upstream.will(status, headers, body)
     message = post(query="a=1")
     async with served(passthrough, message) as reply:
-        assert (reply.status, reply.headers, await all_of(reply)) == (status, headers, body)
+        assert (reply.status, reply.headers, await body_of(reply)) == (status, headers, body)
     [asked] = upstream.asked
     assert (asked.method, asked.headers, asked.body) == ("POST", SESSION, CALL)
     assert (asked.query, asked.path, asked.plain, asked.left) == ("a=1", None, False, True)
@@ -209,7 +205,7 @@ async def test_whatever_a_get_is_answered_comes_back(
     """F25; one that is compressed all the same passes as it is, F31."""
     upstream.will(status, headers, body)
     async with served(passthrough, get()) as reply:
-        assert (reply.status, reply.headers, await all_of(reply)) == (status, headers, body)
+        assert (reply.status, reply.headers, await body_of(reply)) == (status, headers, body)
 
 
 async def test_a_block_of_ours_stands_between_two_of_the_upstreams(
@@ -283,7 +279,7 @@ async def test_an_event_over_the_limit_ends_the_stream_with_a_clear_fault(
     upstream.will(200, EVENTS, Body(b"data: ", *[b"x" * HELD_BYTES] * 5, ended=False))
     async with served(passthrough, get()) as reply:
         with pytest.raises(UpstreamProtocolError, match=r"limits\.message"):
-            await all_of(reply)
+            await body_of(reply)
 
 
 async def test_a_client_that_does_not_read_makes_the_upstream_wait(
@@ -298,7 +294,7 @@ async def test_a_client_that_does_not_read_makes_the_upstream_wait(
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
         assert body.reads == 3
-        assert await all_of(reply) == block * 10
+        assert await body_of(reply) == block * 10
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
@@ -313,9 +309,9 @@ async def test_a_drain_ends_get_streams_in_good_order(
     async with served(passthrough, get()) as stream, served(passthrough, post()) as calling:
         await until(lambda: "0 bytes" not in repr(passthrough.streams.find("s-1", ANONYMOUS)))
         passthrough.drain()
-        assert (await all_of(stream)).startswith(block)
+        assert (await body_of(stream)).startswith(block)
         call.end()
-        assert await all_of(calling) == b"data: 1\n\n"
+        assert await body_of(calling) == b"data: 1\n\n"
 
 
 async def test_initialize_is_asked_for_in_plain_so_that_it_can_be_read(

@@ -39,15 +39,9 @@ async def heard(response: Response) -> list[Any]:
     return methods(response)
 
 
-async def listening(client: HttpClient) -> Response:
-    response = client.get()
-    await until(lambda: response.status)
-    return response
-
-
 async def with_get(it: SessionBench, version: str = "2025-11-25", **how: Any) -> tuple[HttpClient, Response]:
     client = await it.client(**how).initialize(version)
-    return client, await listening(client)
+    return client, await client.listen()
 
 
 # -------------------------------------------------------------------------- what the server says
@@ -98,12 +92,12 @@ async def test_what_is_said_while_nobody_listens_waits_for_who_does() -> None:
         client = await it.client().initialize()
         it.server.notify(names.TOOLS_LIST_CHANGED)
         it.server.notify(names.RESOURCES_LIST_CHANGED)
-        first = await listening(client)
+        first = await client.listen()
         assert methods(first) == [names.TOOLS_LIST_CHANGED, names.RESOURCES_LIST_CHANGED]
         first.hang_up()
         await settle()
         it.server.notify(names.PROMPTS_LIST_CHANGED)
-        assert methods(await listening(client)) == [names.PROMPTS_LIST_CHANGED]
+        assert methods(await client.listen()) == [names.PROMPTS_LIST_CHANGED]
 
 
 async def test_progress_goes_with_the_call_of_its_token_and_to_no_other() -> None:
@@ -293,7 +287,7 @@ async def test_a_ping_of_the_server_is_answered_by_us_also_with_no_client_there(
         for n in range(30):
             it.server.ask(n, names.PING)
             assert (await it.server.told(n))["result"] == {}
-        assert methods(await listening(client)) == []
+        assert methods(await client.listen()) == []
 
 
 async def test_a_ping_of_the_client_is_the_servers_to_answer() -> None:
@@ -435,7 +429,7 @@ async def test_of_two_clients_that_come_back_at_once_the_newer_gets_it_all() -> 
 async def test_an_older_get_stream_ends_when_a_newer_one_comes() -> None:
     async with session_bench() as it:
         client, older = await with_get(it)
-        newer = await listening(client)
+        newer = await client.listen()
         await older.ended()
         it.server.notify(names.TOOLS_LIST_CHANGED)
         assert await heard(newer) == [names.TOOLS_LIST_CHANGED]

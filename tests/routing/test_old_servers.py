@@ -22,7 +22,7 @@ from proxy.routing.http_passthrough import HttpPassthrough
 from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.old_servers import OldServers
 from proxy.sessions.table import SessionTable
-from tests.routing.fake_forwarder import EVENTS, JSON, Body, FakeForwarder, Headers
+from tests.routing.fake_forwarder import EVENTS, JSON, Body, FakeForwarder, Headers, body_of
 
 pytestmark = pytest.mark.anyio
 
@@ -170,8 +170,7 @@ async def test_a_modern_error_and_other_refusals_pass_without_a_question(
     status, _, body = answer
     with anyio.fail_after(5):
         async with scene.passthrough.serve(post()) as reply:
-            got = reply.body if isinstance(reply.body, bytes) else b"".join([c async for c in reply.body])
-            assert (reply.status, got) == (status, body)
+            assert (reply.status, await body_of(reply)) == (status, body)
     assert len(scene.upstream.asked) == 1
 
 

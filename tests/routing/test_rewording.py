@@ -13,6 +13,7 @@ from proxy.protocol.jsonrpc import RequestId
 from proxy.protocol.sse import EventDecoder
 from proxy.routing.legacy import Reply
 from proxy.routing.rewording import Rewording, header_in, whole, without_header
+from tests.routing.fake_forwarder import body_of
 
 pytestmark = pytest.mark.anyio
 
@@ -40,12 +41,6 @@ async def pieces(*chunks: bytes | Exception) -> AsyncIterator[bytes]:
 def rewording(how: Any = reword, *, max_bytes: int = 1_000, id: Any = 1) -> Rewording:
     raw = b"1" if id == 1 else b'"1"'
     return Rewording(RequestId(raw, id), how, max_bytes=max_bytes, max_depth=16)
-
-
-async def body_of(reply: Reply) -> bytes:
-    if isinstance(reply.body, bytes):
-        return reply.body
-    return b"".join([chunk async for chunk in reply.body])
 
 
 async def reworded(headers: Sequence[tuple[str, str]], *chunks: bytes, **how: Any) -> bytes:

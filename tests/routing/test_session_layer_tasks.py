@@ -74,12 +74,6 @@ async def asked(response: Response, count: int = 1) -> list[dict[str, Any]]:
     return questions(response)
 
 
-async def listening(client: HttpClient) -> Response:
-    response = client.get()
-    await until(lambda: response.status)
-    return response
-
-
 async def test_a_task_is_made_read_and_its_result_fetched() -> None:
     """T25-CAP-001, T25-NEW-001, T25-RES-004."""
     async with scene() as it:
@@ -126,7 +120,7 @@ async def test_a_question_comes_on_the_stream_of_tasks_result() -> None:
     """T25-INP-002, T25-INP-004, T25-RES-002."""
     async with scene() as it:
         client = await it.client()
-        get_stream = await listening(client)
+        get_stream = await client.listen()
         task, call = await it.task(client)
         waiting = client.request(names.TASKS_RESULT, {"taskId": task})
         await it.settle()
@@ -147,7 +141,7 @@ async def test_else_on_the_sessions_own_stream_also_when_that_opens_later() -> N
         task, _ = await it.task(client)
         it.bench.server.ask(0, names.ELICITATION_CREATE, FORM)
         await it.settle()
-        [question] = await asked(await listening(client))
+        [question] = await asked(await client.listen())
         assert question["params"]["_meta"] == {RELATED: {"taskId": task}}
 
 
@@ -162,7 +156,7 @@ async def test_a_stream_that_is_dropped_moves_its_question_and_either_answer_cou
         [question] = await asked(first)
         first.hang_up()
         await first.ended()
-        [again] = await asked(await listening(client))
+        [again] = await asked(await client.listen())
         assert question["id"] != again["id"]
         back = client.get(first.last_id)
         await client.post({"id": again["id"], "result": YES}).ended()
@@ -192,7 +186,7 @@ async def test_progress_and_status_come_on_the_sessions_own_stream() -> None:
     """T25-PRG-001, T25-NOT-001, T25-NOT-002."""
     async with scene() as it:
         client = await it.client()
-        stream = await listening(client)
+        stream = await client.listen()
         task, call = await it.task(client, _meta={"progressToken": 0})
         it.bench.server.notify(names.PROGRESS, {"progressToken": call.id, "progress": 1})
         it.bench.server.answer(call, TEXT)

@@ -16,6 +16,8 @@ import anyio
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
+from tests.upstream.told import until
+
 EVENT_STREAM = "text/event-stream"
 
 
@@ -52,6 +54,10 @@ class FakeHttp:
 
     def by(self, method: str) -> list[Seen]:
         return [seen for seen in self.seen if seen.method == method]
+
+    async def gets(self, number: int) -> None:
+        """Wait until so many GETs have come."""
+        await until(lambda: len(self.by("GET")) >= number)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[FakeHttp]:

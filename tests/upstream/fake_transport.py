@@ -17,10 +17,12 @@ import anyio
 from anyio.abc import TaskStatus as StartStatus
 from anyio.lowlevel import checkpoint
 
-from proxy.eras.capabilities import ClientCapabilities
+from proxy.clock import Clock
+from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities
+from proxy.eras.to_modern import ServerInfo
 from proxy.errors import UpstreamClosed, UpstreamError
 from proxy.protocol.envelope import dumps
-from proxy.upstream.base import NO_HEADERS, Headers, Outcome, Question, Receiver, StreamPosition
+from proxy.upstream.base import NO_HEADERS, Headers, Outcome, Question, Receiver, StreamPosition, Transport
 from proxy.upstream.inbox import ChangeListener
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.session import LegacySession
@@ -334,6 +336,23 @@ def session_over(
         max_depth=MAX_DEPTH,
         start_timeout_s=start_timeout_s,
         on_change=on_change,
+    )
+
+
+def adopted_session(transport: Transport, info: ServerInfo, clock: Clock, **more: Any) -> LegacySession:
+    """One that exists already, whoever opened it. `more` as of `LegacySession`."""
+    return LegacySession(
+        transport,
+        name="fake",
+        capabilities=ANY_CAPABILITIES,
+        client_version="0",
+        asking=AskingTools(lambda tool: False),
+        clock=clock,
+        max_depth=MAX_DEPTH,
+        start_timeout_s=5.0,
+        on_change=lambda method, params: None,
+        adopted=info,
+        **more,
     )
 
 

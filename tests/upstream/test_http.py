@@ -57,11 +57,6 @@ MIB = 1 << 20
 NOTE = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}'
 
 
-async def gets(upstream: FakeHttp, number: int) -> None:
-    """Wait until so many GETs have come."""
-    await until(lambda: len(upstream.by("GET")) >= number)
-
-
 class Rig:
     """A transport that runs against a fake upstream."""
 
@@ -673,7 +668,7 @@ async def test_attempts_that_bring_nothing_are_bounded_and_spaced_out(upstream: 
             await rig.retry(delay - 0.1)
             assert len(upstream.by("GET")) < attempt
             await rig.clock.advance(0.1)
-            await gets(upstream, attempt)
+            await upstream.gets(attempt)
         error = await rig.lost(1)
     assert type(error) is UpstreamClosed
     assert "outcome unknown" in error.message
@@ -783,7 +778,7 @@ async def test_a_get_stream_that_ends_at_once_is_asked_for_less_and_less_often(
             await rig.clock.advance(delay - 0.1)
             assert len(upstream.by("GET")) == asked
             await rig.clock.advance(0.1)
-            await gets(upstream, asked + 1)
+            await upstream.gets(asked + 1)
 
 
 async def test_a_get_stream_that_breaks_is_opened_again_after_the_last_event(upstream: FakeHttp) -> None:
@@ -801,7 +796,7 @@ async def test_a_get_stream_that_breaks_is_opened_again_after_the_last_event(ups
             await rig.clock.advance(2.9)
             assert len(upstream.by("GET")) == asked
             await rig.clock.advance(0.1)
-        await gets(upstream, 3)
+        await upstream.gets(3)
         assert rig.told.of(None) == [NOTE, NOTE]
     assert [seen.headers.get("Last-Event-ID") for seen in upstream.by("GET")] == [None, "g-1", "g-2"]
 
@@ -820,11 +815,11 @@ async def test_a_quiet_get_stream_that_something_cuts_is_opened_again_without_de
     async with running(upstream) as rig:
         rig.transport.established("2025-11-25")
         for n, end in enumerate(ends[:-1], 1):
-            await gets(upstream, n)
+            await upstream.gets(n)
             await rig.clock.advance(60)
             end.set()
             await rig.retry(1)
-        await gets(upstream, 6)
+        await upstream.gets(6)
         assert len(upstream.by("GET")) == 6
 
 

@@ -81,11 +81,6 @@ async def adopted(upstream: FakeHttp, session: AdoptedSession = LEFT) -> AsyncIt
                 transport.close()
 
 
-async def gets(upstream: FakeHttp, number: int) -> None:
-    """Wait until so many have come."""
-    await until(lambda: len(upstream.by("GET")) >= number)
-
-
 @pytest.fixture
 async def upstream() -> AsyncIterator[FakeHttp]:
     async with FakeHttp().serving() as fake:
@@ -189,7 +184,7 @@ async def test_a_resumed_stream_that_falls_silent_is_asked_for_again(
         rig.transport.take_up(7, "e7")
         for number in range(silences + 2):
             await rig.retry()
-            await gets(upstream, number + 1)
+            await upstream.gets(number + 1)
         await until(lambda: rig.told.of(7)[-1:] == [ANSWER])
     asked_from = [get.headers["Last-Event-ID"] for get in upstream.by("GET")]
     assert asked_from == ["e7", *["e8"] * (silences + 1)]

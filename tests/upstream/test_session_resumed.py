@@ -11,15 +11,20 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from proxy.eras.capabilities import ANY_CAPABILITIES
 from proxy.eras.to_modern import ServerInfo
 from proxy.errors import UpstreamClosed, UpstreamError
 from proxy.protocol.jsonrpc import RequestId
 from proxy.upstream.base import Question, Result, StreamPosition
-from proxy.upstream.pending import AskingTools
-from proxy.upstream.session import LegacySession
 from tests.manual_clock import ManualClock
-from tests.upstream.fake_transport import FORM, Client, FakeTransport, Listener, ended, settle
+from tests.upstream.fake_transport import (
+    FORM,
+    Client,
+    FakeTransport,
+    Listener,
+    adopted_session,
+    ended,
+    settle,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -36,17 +41,10 @@ class Left:
         self.server = FakeTransport(tells=True)
         self.taken_up: list[tuple[int, str]] = []
         self.tasks = tasks
-        self.session = LegacySession(
+        self.session = adopted_session(
             self.server,
-            name="fake",
-            capabilities=ANY_CAPABILITIES,
-            client_version="0",
-            asking=AskingTools(lambda tool: False),
-            clock=ManualClock(),
-            max_depth=64,
-            start_timeout_s=5.0,
-            on_change=lambda method, params: None,
-            adopted=ServerInfo(VERSION, b"{}", None, None),
+            ServerInfo(VERSION, b"{}", None, None),
+            ManualClock(),
             ids=iter(range(500, 600)),
             take_up=lambda call, event: self.taken_up.append((call, event)),
             is_clients=is_clients,

@@ -6,13 +6,15 @@ import base64
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.real.upstreams.tail import Tail
+
 
 class Record:
     """One file, a message a line. The test sees each message once."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._read = 0
+        self._tail = Tail(file)
 
     def add(self, message: bytes) -> None:
         with self._file.open("ab") as file:
@@ -20,12 +22,4 @@ class Record:
 
     def new(self) -> Iterator[bytes]:
         """The messages since the last time, oldest first."""
-        if not self._file.exists():
-            return
-        with self._file.open("rb") as file:
-            file.seek(self._read)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return  # it is being written
-                self._read += len(line)
-                yield base64.b64decode(line)
+        return map(base64.b64decode, self._tail.new())
