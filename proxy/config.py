@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from proxy.addresses import (
     STDIO,
@@ -26,11 +26,12 @@ from proxy.addresses import (
     UrlPath,
     is_loopback_name,
 )
-from proxy.units import Bytes, Count, PerSecond, Seconds, SomeSeconds, format_seconds
+from proxy.config_limits import LimitsConfig
+from proxy.sections import AtLeastOne, Section
+from proxy.units import Seconds, SomeSeconds, format_seconds
 
 _LAUNCHER: Final = re.compile(r"npx|uvx?|pipx|node|bunx?|deno|run|python[\d.]*|-y|--yes|-m|-u")
 _PLAIN_WORD: Final = re.compile(r"\w[\w.-]*")
-_DEEPEST: Final = 900  # what the standard library's JSON parser manages
 
 
 class NotYet(ValueError):
@@ -55,25 +56,7 @@ def _store_url(value: str) -> str:
     return value
 
 
-AtLeastOne: TypeAlias = Annotated[Count, Field(ge=1)]
-
-
-class _Section(BaseModel):
-    """Frozen, and closed: a key that is not known is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_is_default(cls, values: Any) -> Any:
-        """A section with nothing but comments in it is null in YAML; that means its defaults."""
-        if not isinstance(values, Mapping):
-            return values
-        made = {name for name, field in cls.model_fields.items() if field.default_factory is not None}
-        return {key: value for key, value in values.items() if value is not None or key not in made}
-
-
-class AdminConfig(_Section):
+class AdminConfig(Section):
     """Where `/metrics` is served; nowhere by default."""
 
     listen: HostPort | None = None
@@ -96,7 +79,7 @@ def _derived_name(upstream: Mapping[str, Any]) -> str:
     return words[0] if words else "upstream"
 
 
-class UpstreamConfig(_Section):
+class UpstreamConfig(Section):
     """The server that we stand in front of: a command to start, or a URL."""
 
     command: Annotated[tuple[str, ...] | None, BeforeValidator(_command)] = None
@@ -133,7 +116,7 @@ class UpstreamConfig(_Section):
         return f"command {self.command[0]}" if self.command else ""
 
 
-class PollInterval(_Section):
+class PollInterval(Section):
     """The advice on polling: `first` for a young task, growing to `last`."""
 
     first: SomeSeconds = 0.3
@@ -147,7 +130,7 @@ class PollInterval(_Section):
         return self
 
 
-class ToolRule(_Section):
+class ToolRule(Section):
     """What holds for the tools whose whole name matches the glob. The first rule that matches wins."""
 
     match: str = Field(min_length=1)
@@ -157,7 +140,7 @@ class ToolRule(_Section):
     repeatable: bool = False
 
 
-class TtlRange(_Section):
+class TtlRange(Section):
     """What a 2025 client may wish for: how long a task is kept after its end."""
 
     least: SomeSeconds = 10.0
@@ -171,7 +154,7 @@ class TtlRange(_Section):
         return self
 
 
-class TasksConfig(_Section):
+class TasksConfig(Section):
     """When a call becomes a task, and how long everything may take."""
 
     threshold: Seconds = 2.0
@@ -185,22 +168,7 @@ class TasksConfig(_Section):
     tools: tuple[ToolRule, ...] = Field(default_factory=tuple)
 
 
-class LimitsConfig(_Section):
-    """The bounds. Each has a clear error."""
-
-    message: Bytes = 64 << 20
-    result: Bytes = 64 << 20
-    body: Bytes = Field(default_factory=lambda limits: limits["message"])
-    header: Bytes = 64 << 10
-    depth: Annotated[Count, Field(ge=1, le=_DEEPEST)] = 512
-    polls_per_task: PerSecond = 100.0
-    calls: AtLeastOne = 1_000
-    listens: AtLeastOne = 1_000
-    sessions: AtLeastOne = 256
-    session_idle: SomeSeconds = 1_800.0
-
-
-class StoreConfig(_Section):
+class StoreConfig(Section):
     """Where tasks live, and what a commit survives."""
 
     url: Annotated[str, AfterValidator(_store_url)] = "disk:./taskproxy-data"
@@ -212,14 +180,14 @@ class StoreConfig(_Section):
         return Path(self.url.removeprefix("disk:")).expanduser() if self.url.startswith("disk:") else None
 
 
-class LogConfig(_Section):
+class LogConfig(Section):
     """What is written to stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
 
 
-class Config(_Section):
+class Config(Section):
     """Everything an operator can set."""
 
     listen: ListenAddress = "127.0.0.1:8080"

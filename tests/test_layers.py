@@ -33,7 +33,9 @@ TABLE: Final = """
     owners              -> config
     sources             -> complaints, config, units
     complaints          -> config
-    config              -> addresses, units
+    config              -> addresses, units, sections, config_limits
+    config_limits       -> sections, units
+    sections            -> units
     addresses           ->
     units               ->
     pid1                ->

@@ -1,0 +1,30 @@
+"""The section `limits`: how much one client, one owner, and all together may take.
+
+Above: `config`. Contract section 8, "Bounds".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from proxy.sections import AtLeastOne, Section
+from proxy.units import Bytes, Count, PerSecond, SomeSeconds
+
+_DEEPEST: Final = 900  # what the standard library's JSON parser manages
+
+
+class LimitsConfig(Section):
+    """The bounds. Each has a clear error."""
+
+    message: Bytes = 64 << 20
+    result: Bytes = 64 << 20
+    body: Bytes = Field(default_factory=lambda limits: limits["message"])
+    header: Bytes = 64 << 10
+    depth: Annotated[Count, Field(ge=1, le=_DEEPEST)] = 512
+    polls_per_task: PerSecond = 100.0
+    calls: AtLeastOne = 1_000
+    listens: AtLeastOne = 1_000
+    sessions: AtLeastOne = 256
+    session_idle: SomeSeconds = 1_800.0
