@@ -22,6 +22,7 @@ from anyio.abc import TaskStatus as StartStatus
 from proxy.assembly import Parts, assemble, open_store, policy_of
 from proxy.clock import Clock, SystemClock
 from proxy.config import Config
+from proxy.downstream.connection import ConnectionBounds
 from proxy.downstream.http import HttpEndpoint
 from proxy.downstream.pipes import STDIN, LineWriter, claim_stdout, read_chunks
 from proxy.downstream.server import served
@@ -224,9 +225,16 @@ async def _listening(parts: Parts, endpoint: HttpEndpoint) -> AsyncIterator[str]
     endpoint.add_to(app)
     parts.operations.add_to(app)
     host, port = config.listen_host, config.listen_port
-    async with served(app, host, port, max_header_bytes=config.limits.header, setting="listen") as bound:
+    async with served(app, host, port, _connection_bounds(config), setting="listen") as bound:
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{bound}{config.path}"
+
+
+def _connection_bounds(config: Config) -> ConnectionBounds:
+    """Servers, files and our own connections upstream need descriptors, too."""
+    limits, (soft, _) = config.limits, resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = limits.connections if soft == resource.RLIM_INFINITY else min(limits.connections, soft // 2)
+    return ConnectionBounds(limits.header, most, limits.connection_idle, limits.request_head)
 
 
 @asynccontextmanager
@@ -242,13 +250,8 @@ async def _admin_listening(parts: Parts) -> AsyncIterator[None]:
     async with AsyncExitStack() as servers:
         if config.admin.listen is not None:
             host, _, port = config.admin.listen.rpartition(":")
-            made = served(
-                app,
-                host.strip("[]"),
-                int(port),
-                max_header_bytes=config.limits.header,
-                setting="admin.listen",
-            )
+            bounds = _connection_bounds(config)
+            made = served(app, host.strip("[]"), int(port), bounds, setting="admin.listen")
             try:
                 await servers.enter_async_context(made)
             except ConfigError as exc:

@@ -28,3 +28,7 @@ class LimitsConfig(Section):
     listens: AtLeastOne = 1_000
     sessions: AtLeastOne = 256
     session_idle: SomeSeconds = 1_800.0
+    connections: AtLeastOne = 10_000
+    connection_idle: SomeSeconds = 660.0
+    request_head: SomeSeconds = 30.0
+    request_body: SomeSeconds = 60.0

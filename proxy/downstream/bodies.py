@@ -11,48 +11,70 @@ from typing import Final
 import anyio
 from aiohttp import web
 
-from proxy.errors import ClientProtocolError, ErrorCode
+from proxy.errors import ClientProtocolError, ErrorCode, LimitReached
 
-BODY_TIMEOUT_S: Final = 60.0  # a body that trickles in holds memory
+AT_ONCE: Final = 8  # bodies of the largest size that may be on their way at the same time
+BUSY_RETRY_S: Final = 1
 _PLAIN: Final = ("", "identity")
 
 
-async def read_body(http: web.Request, max_bytes: int) -> bytes:
-    """At most `max_bytes`, within BODY_TIMEOUT_S. Raises ClientProtocolError."""
-    if http.headers.get("Content-Encoding", "").lower() not in _PLAIN:
-        raise _bad_body("a body with Content-Encoding is not accepted", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-    try:
-        if http.content.is_eof():  # a small body comes along with its head: a timer would cost more than it
-            return _bounded(http.content.read_nowait(), max_bytes)
-        if http.content_length is not None and http.content_length > max_bytes:
-            raise _too_large(max_bytes)
-        with anyio.fail_after(BODY_TIMEOUT_S):
-            return await _read(http, max_bytes)
-    except TimeoutError:
-        raise _bad_body("the body did not arrive in time", HTTPStatus.REQUEST_TIMEOUT) from None
-    except web.RequestPayloadError:
-        raise _bad_body("the body is not what its headers say", HTTPStatus.BAD_REQUEST) from None
+class Bodies:
+    """Reads them: each of at most `max_bytes`, within `within_s`. All that are on their way share room."""
 
+    def __init__(self, max_bytes: int, within_s: float) -> None:
+        self._max_bytes = max_bytes
+        self._within_s = within_s
+        self._room = AT_ONCE * max_bytes
 
-def _bounded(body: bytes, max_bytes: int) -> bytes:
-    if len(body) > max_bytes:
-        raise _too_large(max_bytes)
-    return body
+    def __repr__(self) -> str:
+        return f"<Bodies {AT_ONCE * self._max_bytes - self._room} bytes on their way>"
 
+    async def read(self, http: web.Request) -> bytes:
+        """Raises ClientProtocolError, and LimitReached (503) where too much is on its way already."""
+        if http.headers.get("Content-Encoding", "").lower() not in _PLAIN:
+            raise _bad_body("a body with Content-Encoding is not accepted", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        try:
+            if http.content.is_eof():  # a small body comes with its head: a timer would cost more than it
+                return self._bounded(http.content.read_nowait())
+            if http.content_length is not None and http.content_length > self._max_bytes:
+                raise self._too_large()
+            with anyio.fail_after(self._within_s):
+                return await self._read(http)
+        except TimeoutError:
+            fault = "the body did not arrive in time (limits.request_body)"
+            raise _bad_body(fault, HTTPStatus.REQUEST_TIMEOUT) from None
+        except web.RequestPayloadError:
+            raise _bad_body("the body is not what its headers say", HTTPStatus.BAD_REQUEST) from None
 
-async def _read(http: web.Request, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in http.content.iter_any():
-        size += len(part)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        parts.append(part)
-    return b"".join(parts)
+    def _bounded(self, body: bytes) -> bytes:
+        if len(body) > self._max_bytes:
+            raise self._too_large()
+        return body
 
+    async def _read(self, http: web.Request) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for part in http.content.iter_any():
+                size += len(part)
+                self._room -= len(part)
+                if size > self._max_bytes:
+                    raise self._too_large()
+                if self._room < 0:
+                    raise LimitReached(
+                        f"bodies of {AT_ONCE * self._max_bytes} bytes are on their way ({AT_ONCE} times"
+                        " limits.body); try again later",
+                        retry_after_s=BUSY_RETRY_S,
+                        status=HTTPStatus.SERVICE_UNAVAILABLE,
+                    )
+                parts.append(part)
+            return b"".join(parts)
+        finally:
+            self._room += size
 
-def _too_large(max_bytes: int) -> ClientProtocolError:
-    return _bad_body(f"the body is over {max_bytes} bytes (limits.body)", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    def _too_large(self) -> ClientProtocolError:
+        fault = f"the body is over {self._max_bytes} bytes (limits.body)"
+        return _bad_body(fault, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
 def _bad_body(message: str, status: HTTPStatus) -> ClientProtocolError:

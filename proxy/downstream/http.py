@@ -17,7 +17,7 @@ import anyio
 from aiohttp import web
 
 from proxy.clock import Clock
-from proxy.downstream.bodies import read_body
+from proxy.downstream.bodies import Bodies
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.guard import Guard
 from proxy.downstream.legacy_http import METHODS, LegacyEntrance
@@ -53,6 +53,7 @@ class HttpSettings:
     max_body_bytes: int
     max_depth: int
     supported: Callable[[], Sequence[str]]
+    body_s: float
 
 
 class HttpEndpoint:
@@ -81,6 +82,7 @@ class HttpEndpoint:
         self._calls = calls
         self._listens = listens
         self._settings = settings
+        self._bodies = Bodies(settings.max_body_bytes, settings.body_s)
         self._clock = clock
         self._writer = writer = ReplyWriter(clock)
         self._pages = None if well_known is None else WellKnownPages(well_known, guard, writer, calls)
@@ -124,7 +126,7 @@ class HttpEndpoint:
         rid: RequestId | None = None
         try:
             self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
-            body = await read_body(http, self._settings.max_body_bytes)
+            body = await self._bodies.read(http)
             posted = read_posted(body, _versions_in(http), self._settings.max_depth)
             rid = posted.rid
             if (legacy := self._serving_legacy(posted.era)) is not None:

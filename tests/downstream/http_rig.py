@@ -15,6 +15,7 @@ from aiohttp import web
 from anyio.abc import SocketStream, TaskGroup
 
 from proxy.clock import Pulse
+from proxy.downstream.connection import ConnectionBounds
 from proxy.downstream.guard import Guard
 from proxy.downstream.http import HttpEndpoint, HttpSettings
 from proxy.downstream.operations import Operations
@@ -34,6 +35,7 @@ VERSION: Final = names.LATEST_MODERN
 ORIGIN: Final = "https://app.example"
 MAX_BODY: Final = 1 << 18
 MAX_HEADER: Final = 64 << 10
+BOUNDS: Final = ConnectionBounds(MAX_HEADER)
 META: Final[dict[str, Any]] = {
     names.META_PROTOCOL_VERSION: VERSION,
     names.META_CLIENT_CAPABILITIES: {},
@@ -222,6 +224,8 @@ async def http_rig(
     listens: int = 100,
     legacy: LegacyHandler | None = None,
     well_known: WellKnown | None = None,
+    bounds: ConnectionBounds = BOUNDS,
+    body_s: float = 60.0,
 ) -> AsyncIterator[Rig]:
     """On a loopback bind that allows ORIGIN; ten seconds are the bound of any test. With `legacy`, clients of
     both eras are served."""
@@ -235,7 +239,7 @@ async def http_rig(
         b"s" * 32,
         calls=Gauge("calls", calls, "limits.calls"),
         listens=Gauge("listen streams", listens, "limits.listens"),
-        settings=HttpSettings("/mcp", MAX_BODY, 64, lambda: supported),
+        settings=HttpSettings("/mcp", MAX_BODY, 64, lambda: supported, body_s),
         clock=clock,
         legacy=legacy,
         well_known=well_known,
@@ -252,7 +256,7 @@ async def http_rig(
     endpoint.add_to(app)
     operations = Operations(reported, scraped)
     operations.add_to(app)
-    runner = HttpRunner(app, max_header_bytes=MAX_HEADER)
+    runner = HttpRunner(app, bounds)
     await runner.setup()
     try:
         with anyio.fail_after(10):

@@ -13,7 +13,6 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.downstream import bodies
 from proxy.downstream import http as http_module
 from proxy.errors import (
     ClientProtocolError,
@@ -431,27 +430,24 @@ async def test_a_body_up_to_the_limit_passes_and_one_over_it_is_refused() -> Non
             assert response.status == 413
 
 
-async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_does_not_come_is_given_up() -> None:
     """SEC-003, I6."""
-    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.05)
-    async with http_rig() as rig, await rig.connect() as stream:
+    async with http_rig(body_s=0.05) as rig, await rig.connect() as stream:
         await stream.send(raw_post(message())[:-10])
         assert (await stream.receive()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_body_in_another_coding_is_refused() -> None:
+    """SEC-003: whatever it would unpack to."""
     async with http_rig() as rig:
         status, body, _ = await ask(rig, headers={"Content-Encoding": "gzip"})
         assert (status, body["error"]["code"]) == (415, -32600)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_body_that_is_not_what_its_headers_say_is_the_clients_fault(
-    at_once: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_body_that_is_not_what_its_headers_say_is_the_clients_fault(at_once: bool) -> None:
     """Where aiohttp notices it while the body is being read, it does not tell: then the time is the bound."""
-    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.05)
-    async with http_rig() as rig, await rig.connect() as stream:
+    async with http_rig(body_s=0.05) as rig, await rig.connect() as stream:
         with capture_logs() as logs:
             head = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
             await stream.send(head if at_once else head + b"2\r\n{}\r\n")

@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 
 from proxy.downstream import operations
+from proxy.downstream.connection import ConnectionBounds
 from proxy.downstream.operations import Operations
 from proxy.downstream.server import served
 from proxy.protocol import names
@@ -80,7 +81,7 @@ async def test_metrics_are_served_where_they_are_added_and_not_beside_the_endpoi
         admin = web.Application()
         rig.operations.add_to(admin)
         rig.operations.add_metrics_to(admin)
-        async with served(admin, "127.0.0.1", 0, max_header_bytes=1024, setting="admin.listen") as port:
+        async with served(admin, "127.0.0.1", 0, ConnectionBounds(1024), setting="admin.listen") as port:
             at = f"http://127.0.0.1:{port}"
             rig.metrics.task_created()
             async with rig.session.get(f"{at}/metrics") as response:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from proxy.downstream.server import served
 from proxy.errors import ConfigError
-from tests.downstream.http_rig import MAX_HEADER, OK, http_rig, message, raw_post, read_all
+from tests.downstream.http_rig import BOUNDS, MAX_HEADER, OK, http_rig, message, raw_post, read_all
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ async def test_long_headers_of_real_clients_pass() -> None:
 
 
 async def test_an_application_is_served_as_long_as_the_context_lasts() -> None:
-    made = served(web.Application(), "127.0.0.1", 0, max_header_bytes=MAX_HEADER, setting="listen")
+    made = served(web.Application(), "127.0.0.1", 0, BOUNDS, setting="listen")
     async with made as port, await anyio.connect_tcp("127.0.0.1", port):
         pass
     with pytest.raises(OSError, match="connection attempts failed"):
@@ -97,10 +97,8 @@ async def test_an_application_is_served_as_long_as_the_context_lasts() -> None:
 
 async def test_an_address_that_another_has_is_a_fault_of_the_operators() -> None:
     app = web.Application()
-    async with served(app, "127.0.0.1", 0, max_header_bytes=MAX_HEADER, setting="listen") as port:
-        again = served(
-            web.Application(), "127.0.0.1", port, max_header_bytes=MAX_HEADER, setting="admin.listen"
-        )
+    async with served(app, "127.0.0.1", 0, BOUNDS, setting="listen") as port:
+        again = served(web.Application(), "127.0.0.1", port, BOUNDS, setting="admin.listen")
         with pytest.raises(ConfigError, match=rf"admin\.listen: 127\.0\.0\.1:{port} is in use by another"):
             async with again:
                 pass

@@ -1,0 +1,203 @@
+"""One connection of a client, and what it may cost before a request is there.
+
+Above: `server`. aiohttp reads HTTP; what is here bounds what it does not: heads that never end, connections
+that nobody uses, too many of either. It answers a malformed request, or one with headers over the limit, with
+the start of what it could not read, and logs that too: it may be a credential. Ours say what was wrong and
+nothing else. Contract section 8, "Bounds"; field reports F23 and F40.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
+from operator import itemgetter
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+
+from proxy.downstream.base import message_of_fault
+from proxy.errors import ClientProtocolError, ErrorCode
+from proxy.logs import get_logger
+
+MAX_HEADERS: Final = 128  # of one request; clients and the gateways before them send some thirty
+WHOLE_HEAD: Final = 4  # headers of the largest size that one request may have
+MADE_ROOM: Final = 10  # a tenth of all connections is ended at once: to look for the oldest takes time
+BUSY_RETRY_S: Final = 5
+_TOO_MANY: Final = "Too many headers received"  # aiohttp's words, which are all that it says
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBounds:
+    """`header_bytes`: of one header, or the request line. `head_s`: from the first byte of a request to the
+    end of its headers, and from the connection to its first request. `idle_s`: between two requests."""
+
+    header_bytes: int
+    connections: int = 10_000
+    idle_s: float = 660.0
+    head_s: float = 30.0
+
+
+class Connection(web.RequestHandler):
+    """See the module. To a request that comes in one piece nothing is added but a look."""
+
+    __slots__ = ("_bounds", "_head_bytes", "_head_timer")
+
+    def __init__(self, manager: Server, *, bounds: ConnectionBounds, **settings: Any) -> None:
+        super().__init__(
+            manager,
+            max_field_size=bounds.header_bytes,
+            max_line_size=bounds.header_bytes,
+            max_headers=MAX_HEADERS,
+            keepalive_timeout=bounds.idle_s,
+            auto_decompress=False,  # a body that is compressed is refused, not unpacked first
+            **settings,
+        )
+        self._bounds = bounds
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._begin_head()
+        assert isinstance(self._manager, Server)
+        if not self._manager.has_room():
+            log.warning("connection_refused", connections=self._bounds.connections)
+            said = f"{self._bounds.connections} connections are open (limits.connections); try again later"
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, said)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._end_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._waits_for_head():
+            self._take_part(len(data))
+        elif self._head_timer is not None:
+            self._end_head()
+
+    @property
+    def is_closing(self) -> bool:
+        return bool(self._force_close)
+
+    @property
+    def idle_since(self) -> float | None:
+        """When its last response ended, on the loop's clock; None if it is in use."""
+        if self._force_close or not self._waits_for_head():
+            return None
+        return self._next_keepalive_close_time - self._bounds.idle_s
+
+    # -- the head of a request ----------------------------------------------------------------------
+
+    def _waits_for_head(self) -> bool:
+        waiter = self._waiter
+        return self._request_count == 0 if waiter is None else not waiter.done()
+
+    def _begin_head(self) -> None:
+        self._head_timer = self._loop.call_later(self._bounds.head_s, self._head_is_late)
+
+    def _end_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer, self._head_bytes = None, 0
+
+    def _take_part(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_timer is None:
+            self._begin_head()
+        if self._head_bytes > WHOLE_HEAD * self._bounds.header_bytes and not self._force_close:
+            most = WHOLE_HEAD * self._bounds.header_bytes
+            said = f"Invalid request: the headers are over {most} bytes ({WHOLE_HEAD} times limits.header)"
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, said)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._head_bytes:
+            said = "Invalid request: the headers did not arrive in time (limits.request_head)"
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, said)
+        else:
+            self.force_close()
+
+    def _refuse(self, status: HTTPStatus, said: str) -> None:
+        """Answer a request that is not there, and hang up."""
+        if self.transport is not None:
+            assert isinstance(self.transport, asyncio.Transport)
+            self.transport.write(_raw_refusal(status, said))
+        self.force_close()
+
+    # -- what is no HTTP ----------------------------------------------------------------------------
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        log.info("http_request_malformed", fault=type(exc).__name__)
+        is_too_large = isinstance(exc, LineTooLong) or exc.message == _TOO_MANY
+        response = web.Response(
+            status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if is_too_large else HTTPStatus.BAD_REQUEST,
+            body=_body(self._words_for(exc)),
+            content_type="application/json",
+        )
+        response.force_close()
+        return response
+
+    def _words_for(self, exc: HttpProcessingError) -> str:
+        if isinstance(exc, LineTooLong):
+            return f"Invalid request: a header is over {self._bounds.header_bytes} bytes (limits.header)"
+        if exc.message == _TOO_MANY:
+            return f"Invalid request: there are more than {MAX_HEADERS} headers"
+        return "Invalid request: not well-formed HTTP"
+
+
+class Server(web.Server):
+    """All connections, of which the idle ones make room for new ones."""
+
+    def __init__(self, made: web.Server, bounds: ConnectionBounds) -> None:
+        settings: dict[str, Any] = made._kwargs
+        super().__init__(
+            made.request_handler,
+            request_factory=made.request_factory,
+            handler_cancellation=made.handler_cancellation,
+            **settings,
+        )
+        self._bounds = bounds
+
+    def __call__(self) -> Connection:
+        return Connection(self, bounds=self._bounds, loop=asyncio.get_running_loop(), **self._kwargs)
+
+    def has_room(self) -> bool:
+        """Whether the connection that was made last may stay. Those that wait for a request for longest go
+        first."""
+        if len(self._connections) <= self._bounds.connections:
+            return True
+        *others, _ = [c for c in self._connections if isinstance(c, Connection) and not c.is_closing]
+        if len(others) < self._bounds.connections:
+            return True
+        found = ((c.idle_since, c) for c in others)
+        idle = [(since, c) for since, c in found if since is not None]
+        for _, connection in sorted(idle, key=itemgetter(0))[: self._bounds.connections // MADE_ROOM + 1]:
+            connection.force_close()
+        return bool(idle)
+
+
+def _body(said: str) -> bytes:
+    return message_of_fault(None, ClientProtocolError(ErrorCode.INVALID_REQUEST, said))
+
+
+def _raw_refusal(status: HTTPStatus, said: str) -> bytes:
+    body = _body(said)
+    retry = f"Retry-After: {BUSY_RETRY_S}\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n{retry}"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

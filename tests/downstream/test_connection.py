@@ -1,0 +1,184 @@
+"""What a connection may cost before a request is there: heads that never end, too many that nobody uses.
+
+Contract section 8, "Bounds".
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import pytest
+from anyio.abc import SocketStream
+from anyio.lowlevel import checkpoint
+from structlog.testing import capture_logs
+
+from proxy.downstream.connection import MAX_HEADERS, WHOLE_HEAD
+from tests.downstream.http_rig import BOUNDS, MAX_HEADER, OK, Rig, http_rig, message, raw_post, read_all
+
+pytestmark = pytest.mark.anyio
+
+GRACE_S = 0.1
+HASTY = replace(BOUNDS, head_s=GRACE_S)
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split()[1])
+
+
+def fault_in(answer: bytes) -> str:
+    said: str = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
+    return said
+
+
+async def answered(stream: SocketStream) -> int:
+    await stream.send(raw_post(message()))
+    return status_of(await stream.receive())
+
+
+@asynccontextmanager
+async def connections(rig: Rig, count: int) -> AsyncIterator[list[SocketStream]]:
+    """Several, each of which has had an answer."""
+    async with AsyncExitStack() as stack:
+        made = []
+        for _ in range(count):
+            made.append(await stack.enter_async_context(await rig.connect()))
+            assert await answered(made[-1]) == 200
+        yield made
+
+
+async def test_a_head_that_never_ends_is_given_up() -> None:
+    """SEC-003, I6: 408, however steadily it drips."""
+    async with http_rig(bounds=HASTY) as rig, await rig.connect() as stream:
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_drip, stream)
+                answer = await read_all(stream)
+                tasks.cancel_scope.cancel()
+        assert status_of(answer) == 408
+        assert "limits.request_head" in fault_in(answer)
+
+
+async def _drip(stream: SocketStream) -> None:
+    await stream.send(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+    try:
+        while True:
+            await stream.send(b"x")
+            await anyio.sleep(GRACE_S / 20)
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        pass
+
+
+async def test_a_later_head_has_the_same_time() -> None:
+    """SEC-003: not that of an idle connection."""
+    async with http_rig(bounds=HASTY) as rig, await rig.connect() as stream:
+        rig.router.always = OK
+        with anyio.fail_after(5):
+            assert await answered(stream) == 200
+            await stream.send(b"POST /mcp HT")
+            assert status_of(await read_all(stream)) == 408
+
+
+async def test_a_head_in_pieces_is_served_if_it_comes_in_time() -> None:
+    async with http_rig() as rig, await rig.connect() as stream:
+        rig.router.always = OK
+        for _ in range(3):
+            whole = raw_post(message())
+            for start in range(0, 120, 10):
+                await stream.send(whole[start : start + 10])
+                await checkpoint()
+            await stream.send(whole[120:])
+            assert status_of(await stream.receive()) == 200
+
+
+async def test_a_connection_without_a_request_is_closed_without_a_word() -> None:
+    """SEC-003: browsers open some that they may never use."""
+    async with http_rig(bounds=HASTY) as rig, await rig.connect() as stream:
+        with anyio.fail_after(5):
+            assert await read_all(stream) == b""
+
+
+async def test_a_request_that_is_being_served_is_not_measured_by_its_head() -> None:
+    async with http_rig(bounds=replace(HASTY, head_s=0.02)) as rig, await rig.connect() as stream:
+        await stream.send(raw_post(message()))
+        served = await rig.router.next()
+        await anyio.sleep(0.06)
+        served.end()
+        assert status_of(await stream.receive()) == 200
+
+
+async def test_a_connection_that_nobody_uses_is_closed() -> None:
+    """SEC-003: the limit counts from the last answer."""
+    async with http_rig(bounds=replace(BOUNDS, idle_s=0.1)) as rig, await rig.connect() as stream:
+        rig.router.always = OK
+        with anyio.fail_after(5):
+            assert await answered(stream) == 200
+            assert await read_all(stream) == b""
+
+
+async def test_headers_that_are_too_many_are_refused_clearly() -> None:
+    """SEC-003: 431."""
+    flood = "".join(f"X-{n}: y\r\n" for n in range(MAX_HEADERS + 1))
+    async with http_rig() as rig, await rig.connect() as stream:
+        await stream.send(raw_post(message(), more=flood))
+        answer = await read_all(stream)
+        assert (status_of(answer), str(MAX_HEADERS) in fault_in(answer)) == (431, True)
+
+
+async def test_headers_that_are_too_large_together_are_refused_while_they_come() -> None:
+    """SEC-003: each of them is within its limit."""
+    line = b"X-Large: " + b"x" * (MAX_HEADER // 2) + b"\r\n"
+    async with http_rig() as rig, await rig.connect() as stream:
+        with anyio.fail_after(5):
+            await stream.send(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+            with pytest.raises((anyio.BrokenResourceError, anyio.ClosedResourceError)):
+                for _ in range(MAX_HEADERS):
+                    await stream.send(line)
+            answer = await read_all(stream)
+        if answer:  # the reset may have overtaken it
+            assert status_of(answer) == 431
+            assert str(WHOLE_HEAD * MAX_HEADER) in fault_in(answer)
+
+
+async def test_at_the_bound_the_connection_that_is_idle_for_longest_makes_room() -> None:
+    """SEC-003."""
+    async with http_rig(bounds=replace(BOUNDS, connections=3)) as rig:
+        rig.router.always = OK
+        async with connections(rig, 3) as (oldest, *others), await rig.connect() as newest:
+            assert await answered(newest) == 200
+            with anyio.fail_after(5):
+                assert await read_all(oldest) == b""
+            assert [await answered(other) for other in others] == [200, 200]
+
+
+async def test_where_all_are_in_use_a_further_connection_is_refused() -> None:
+    """SEC-003: 503 and a time to come back; those in use are served on, and a place that is free is given."""
+    async with http_rig(bounds=replace(BOUNDS, connections=2)) as rig, AsyncExitStack() as stack:
+        busy = [await stack.enter_async_context(await rig.connect()) for _ in range(2)]
+        for stream in busy:
+            await stream.send(raw_post(message()))
+        served = [await rig.router.next() for _ in busy]
+        with capture_logs() as logs, anyio.fail_after(5):
+            answer = await read_all(await stack.enter_async_context(await rig.connect()))
+        assert (status_of(answer), b"Retry-After: 5" in answer) == (503, True)
+        assert "limits.connections" in fault_in(answer)
+        assert [log["event"] for log in logs] == ["connection_refused"]
+        for one, stream in zip(served, busy, strict=True):
+            one.end()
+            assert status_of(await stream.receive()) == 200
+        rig.router.always = OK
+        assert await answered(await stack.enter_async_context(await rig.connect())) == 200
+
+
+async def test_a_compressed_body_is_never_unpacked() -> None:
+    """SEC-003: a bomb costs what it weighs."""
+    bomb = gzip.compress(b" " * (1 << 24), 9)
+    async with http_rig() as rig, await rig.connect() as stream:
+        with anyio.fail_after(5):
+            await stream.send(raw_post(bomb, more="Content-Encoding: gzip\r\n"))
+            answer = await stream.receive()
+        assert status_of(answer) == 415
