@@ -14,7 +14,10 @@ from tests.faults.violation import Violation, What
 
 _ERRORS: Final = frozenset({"error", "critical"})
 _OF_A_BROKEN_STORE: Final = frozenset(
-    {"store_write_failed", "store_not_swept", "task_not_stored", "task_not_read", "store_abandoned"}
+    {
+        *("store_write_failed", "store_not_writable", "store_not_swept", "store_abandoned"),
+        *("task_not_stored", "task_not_read", "unfinished_tasks_not_read"),
+    }
 )
 _OF_ANY_FAULT: Final = frozenset({"answer_not_delivered"})
 _OF_THE_COMMAND_LINE: Final = "mcp-taskproxy: error: "
