@@ -8,7 +8,7 @@ store once a second).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, TypeVar
 
@@ -17,9 +17,10 @@ from anyio import CapacityLimiter, to_thread
 
 from proxy.clock import Pulse
 from proxy.errors import StoreError
+from proxy.stores.encryption import Keys
 from proxy.stores.faults import reason_of
 from proxy.stores.index import Index, without_result
-from proxy.stores.records import Record, encode
+from proxy.stores.records import Record, encode, row_key
 from proxy.stores.results import ResultFiles, new_name
 from proxy.stores.rows import CHECK_KEY
 from proxy.stores.watching import Watchers
@@ -58,7 +59,8 @@ class Pending:
 class Changes:
     """Used from the event loop. Whoever waits may be cancelled: what was queued is done all the same.
 
-    `files` has the result files of the tasks in `index` that have one, by task id.
+    `files` has the result files of the tasks in `index` that have one, by task id; with `keys` rows are
+    encrypted.
     """
 
     def __init__(
@@ -69,12 +71,14 @@ class Changes:
         watchers: Watchers,
         results: ResultFiles,
         writer: Writer,
+        keys: Keys,
     ) -> None:
         self._index = index
         self._files = files
         self._watchers = watchers
         self._results = results
         self._writer = writer
+        self._keys = keys
         self._pending: dict[str, Pending] = {}
         self._noted: set[str] = set()
         self._new_notes = Pulse()
@@ -101,14 +105,13 @@ class Changes:
         try:
             if task.result is not None and len(task.result) > RESULT_IN_ROW_MAX:
                 file = new_name(task.id)
-                record = Record(task=without_result(task), result_file=file, result_size=len(task.result))
                 self._files_on_their_way.add(file)
-                await self._write_in_thread(partial(self._results.write, file, task.result))
+                size = await self._write_in_thread(partial(self._results.write, file, task.result))
+                record = Record(task=without_result(task), result_file=file, result_size=size)
             settle = partial(self._stored, task, file, pending)
             old_file = self._files.get(task.id)
-            self._writer.queue(
-                Change(task.id.encode(), encode(record), settle, new_file=file, old_file=old_file)
-            )
+            row = encode(record, self._keys)
+            self._writer.queue(Change(row_key(task.id), row, settle, new_file=file, old_file=old_file))
         except BaseException:
             self._stored(task, file, pending, "it was not begun")
             raise
@@ -131,18 +134,18 @@ class Changes:
             assert task is not None  # it runs, so it does not expire
             assert not task.status.is_terminal  # its end took the note along; the result is not in the index
             self._noted.remove(task_id)
-            row = encode(Record(task=task))
-            self._writer.queue(Change(task_id.encode(), row, partial(self._note_stored, task_id)))
+            row = encode(Record(task=task), self._keys)
+            self._writer.queue(Change(row_key(task_id), row, partial(self._note_stored, task_id)))
 
     def remove(self, task_id: str) -> Pending:
         """Begin to remove a task that is over, with its result file."""
         pending = Pending()
         settle = partial(self._removed, task_id, pending)
-        self._writer.queue(Change(task_id.encode(), None, settle, old_file=self._files.get(task_id)))
+        self._writer.queue(Change(row_key(task_id), None, settle, old_file=self._files.get(task_id)))
         self._pending[task_id] = pending
         return pending
 
-    async def sweep(self, untouchable: frozenset[str]) -> None:
+    async def sweep(self, untouchable: Collection[str]) -> None:
         """Remove the result files that no record names, but for those of the tasks in `untouchable`.
 
         They are listed first: what is begun later, or was named meanwhile, is no stray. Raises StoreError.
@@ -166,9 +169,9 @@ class Changes:
         """Call something that blocks; a thread that hangs is left to itself on cancellation."""
         return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._disk_threads)
 
-    async def _write_in_thread(self, call: Callable[[], None]) -> None:
+    async def _write_in_thread(self, call: Callable[[], _T]) -> _T:
         try:
-            await self.in_thread(call)
+            return await self.in_thread(call)
         except OSError as exc:
             raise StoreError(f"the task store cannot be written: {reason_of(exc)}") from exc
 

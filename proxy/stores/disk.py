@@ -27,11 +27,12 @@ from proxy.metrics import UNSERVED, Metrics
 from proxy.stores.base import Watch
 from proxy.stores.changes import Changes, Pending
 from proxy.stores.disk_memos import DiskMemos
+from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.faults import reason_of
 from proxy.stores.index import Index
 from proxy.stores.memos import Memo, Memos, new_memo
 from proxy.stores.opening import OpenStore, open_store
-from proxy.stores.records import DamagedData, NewerFormat, decode
+from proxy.stores.records import UNREADABLE, DamagedData, decode, row_key
 from proxy.stores.watching import Watchers
 from proxy.stores.writer import Writer
 from proxy.tasks.task import Task, TaskStatus
@@ -56,17 +57,26 @@ class Durability(StrEnum):
 class DiskStore(AsyncContextManagerMixin):
     """Implements `proxy.stores.base.Store`. Entering it opens the directory, or raises ConfigError.
 
+    With `keys` it is encrypted what clients and servers said, and what is remembered beside the tasks.
+
     A caller that is cancelled while it waits, or is told that the store did not answer in time, may find
     its change made later; what the store says then agrees with the disk.
     """
 
     def __init__(
-        self, directory: Path, *, durability: Durability, clock: Clock, metrics: Metrics = UNSERVED
+        self,
+        directory: Path,
+        *,
+        durability: Durability,
+        clock: Clock,
+        metrics: Metrics = UNSERVED,
+        keys: Keys = NO_KEYS,
     ) -> None:
         self._metrics = metrics
         self._path = directory.absolute()
         self._durability = durability
         self._clock = clock
+        self._keys = keys
         self._index = Index(clock)
         self._memos = Memos()
         self._watchers = Watchers()
@@ -80,6 +90,11 @@ class DiskStore(AsyncContextManagerMixin):
         """How many transactions were committed since the store was opened."""
         return self._writer.commits
 
+    @property
+    def unreadable(self) -> int:
+        """How many records were found that another version of the proxy wrote, or one with another key."""
+        return len(self._opened.unreadable)
+
     def __repr__(self) -> str:
         return f"<DiskStore {str(self._path)!r} {self._durability}, {len(self._index)} tasks>"
 
@@ -87,7 +102,7 @@ class DiskStore(AsyncContextManagerMixin):
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         synced = self._durability is Durability.POWER
         opened = self._opened = await to_thread.run_sync(
-            partial(open_store, self._path, self._clock, synced=synced)
+            partial(open_store, self._path, self._clock, synced=synced, keys=self._keys)
         )
         self._writer = Writer(opened.place, self._metrics)
         self._metrics.show("store_queue", lambda: self._writer.queued)
@@ -98,8 +113,9 @@ class DiskStore(AsyncContextManagerMixin):
             watchers=self._watchers,
             results=opened.place.results,
             writer=self._writer,
+            keys=self._keys,
         )
-        self._disk_memos = DiskMemos(opened.memos, self._writer)
+        self._disk_memos = DiskMemos(opened.memos, self._writer, self._keys)
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._writer.run)
@@ -133,7 +149,7 @@ class DiskStore(AsyncContextManagerMixin):
     async def create(self, task: Task) -> None:
         with _bounded(WRITE_TIMEOUT_S):
             await self._changes.turn(task.id)
-            if task.id in self._opened.newer:
+            if task.id in self._opened.unreadable:
                 raise TaskConflict("task not created: its id is taken")
             self._index.check_create(task)
             await self._changes.put(task)
@@ -147,7 +163,7 @@ class DiskStore(AsyncContextManagerMixin):
                 return await self._changes.in_thread(
                     partial(self._with_result, task, self._changes.file_of(task_id))
                 )
-        except (OSError, sqlite3.Error, DamagedData, NewerFormat) as exc:
+        except (OSError, sqlite3.Error, DamagedData, *UNREADABLE) as exc:
             if self._index.get(task_id) is not task:
                 return await self.get(task_id)  # it changed or expired meanwhile
             raise StoreError(f"the result of the task cannot be read: {reason_of(exc)}") from exc
@@ -185,7 +201,7 @@ class DiskStore(AsyncContextManagerMixin):
         while removals := self._disk_memos.begin_expiry(self._clock.wall_ms(), _EXPIRE_AT_ONCE):
             await _all_made(removals)
         with _bounded(WRITE_TIMEOUT_S):
-            await self._changes.sweep(self._opened.newer)
+            await self._changes.sweep(self._opened.unreadable)
         return removed
 
     async def secret(self) -> bytes:
@@ -215,8 +231,8 @@ class DiskStore(AsyncContextManagerMixin):
         return self._memos.live(prefix, self._clock.wall_ms())
 
     def _live(self, task_id: str) -> Task:
-        if task_id in self._opened.newer:
-            raise StoreError("the task was stored by a newer version of mcp-taskproxy")
+        if (told := self._opened.unreadable.get(task_id)) is not None:
+            raise StoreError(told)
         return self._index.live(task_id)
 
     def _check_change(self, old: Task, new: Task) -> None:
@@ -232,10 +248,11 @@ class DiskStore(AsyncContextManagerMixin):
         """In a thread: read what the index leaves out."""
         if file is not None:
             return replace(task, result=self._opened.place.results.read(file))
-        row = self._opened.place.row(task.id.encode())
+        key = row_key(task.id)
+        row = self._opened.place.row(key)
         if row is None:
             raise DamagedData("its row is missing")
-        kept = decode(row).task
+        kept = decode(key, row, self._keys).task
         if replace(kept, result=None) != task:
             raise DamagedData("its row holds another state")
         return kept

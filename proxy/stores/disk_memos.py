@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 
 from proxy.stores.changes import Pending
+from proxy.stores.encryption import Keys
 from proxy.stores.memos import Memo, Memos, encode, row_key
 from proxy.stores.writer import Change, Writer
 
@@ -19,15 +20,16 @@ from proxy.stores.writer import Change, Writer
 class DiskMemos:
     """Used from the event loop. Whoever waits may be cancelled: what was queued is done all the same."""
 
-    def __init__(self, memos: Memos, writer: Writer) -> None:
+    def __init__(self, memos: Memos, writer: Writer, keys: Keys) -> None:
         self._memos = memos
+        self._keys = keys
         self._writer = writer
         self._pending: dict[str, Pending] = {}
 
     async def put(self, memo: Memo) -> None:
         """Make a memo durable, then show it. Raises StoreError."""
         await self._turn(memo.key)
-        await self._begin(memo.key, encode(memo), partial(self._stored, memo)).made()
+        await self._begin(memo.key, encode(memo, self._keys), partial(self._stored, memo)).made()
 
     async def remove(self, key: str) -> None:
         """Forget durably. What is not there costs no commit. Raises StoreError."""

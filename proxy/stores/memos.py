@@ -1,8 +1,8 @@
 """What a store remembers beside the tasks: small pieces of bytes, each under a key and for some time.
 
 Above: `memory`, where this is all there is, and `disk_memos`, which carries it to the disk. Below: `records`
-(the seal). All of them are held in memory. Synchronous, used from the event loop alone. Contract sections 5
-("what must be remembered of a session ... is stored") and 6 (our restart breaks no session).
+(seal and encryption). All of them are held in memory. Synchronous, used from the event loop alone. Contract
+sections 5 ("what must be remembered of a session ... is stored") and 6 (our restart breaks no session).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from proxy.logs import get_logger
-from proxy.stores.records import DamagedData, seal, unseal
+from proxy.stores.encryption import NO_KEYS, Keys
+from proxy.stores.records import DamagedData, pack_row, unpack_row
 
 KEY_MAX_CHARS: Final = 200
 VALUE_MAX_BYTES: Final = 4096
@@ -108,15 +109,14 @@ def is_row_key(key: bytes) -> bool:
     return key.startswith(_ROW_PREFIX)
 
 
-def encode(memo: Memo) -> bytes:
-    payload = _encoder.encode(memo)
-    return seal(payload) + payload
+def encode(memo: Memo, keys: Keys = NO_KEYS) -> bytes:
+    return pack_row(row_key(memo.key), _encoder.encode(memo), keys)
 
 
-def decode(key: bytes, data: bytes) -> Memo:
-    """The memo in the row `key`. Raises DamagedData or NewerFormat."""
+def decode(key: bytes, data: bytes, keys: Keys = NO_KEYS) -> Memo:
+    """The memo in the row `key`. Raises DamagedData, NewerFormat or MissingKey."""
     try:
-        memo = _decoder.decode(unseal(data))
+        memo = _decoder.decode(unpack_row(key, data, keys))
     except ValueError as exc:  # of msgspec, or of Memo itself
         raise DamagedData("not a memo") from exc
     if row_key(memo.key) != key:

@@ -8,6 +8,7 @@ all records, all terminal results; disk full or store broken).
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from diskcache.core import DBNAME
 from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError
 from proxy.stores.directory import unusable
+from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.faults import is_damaged, is_full, is_unwritable, reason_of, root
 from proxy.stores.index import Index
 from proxy.stores.memos import Memos
@@ -34,13 +36,13 @@ class OpenStore:
     place: Place
     index: Index
     files: dict[str, str]
-    newer: frozenset[str]
+    unreadable: Mapping[str, str]
     memos: Memos
 
 
-def open_store(directory: Path, clock: Clock, *, synced: bool) -> OpenStore:
+def open_store(directory: Path, clock: Clock, *, synced: bool, keys: Keys = NO_KEYS) -> OpenStore:
     """Raises ConfigError if the directory cannot be used, with one line that names it."""
-    place = Place(directory, synced=synced)
+    place = Place(directory, synced=synced, keys=keys)
     try:
         loaded = _load(place, clock)
     except BaseException as exc:
@@ -48,8 +50,7 @@ def open_store(directory: Path, clock: Clock, *, synced: bool) -> OpenStore:
         if isinstance(exc, (OSError, sqlite3.Error, StoreError)):
             raise unusable(directory, exc) from exc
         raise
-    newer = frozenset(loaded.newer)
-    return OpenStore(place, loaded.index, loaded.files, newer, Memos(loaded.memos))
+    return OpenStore(place, loaded.index, loaded.files, loaded.unreadable, Memos(loaded.memos))
 
 
 def _load(place: Place, clock: Clock) -> Loaded:
@@ -62,15 +63,15 @@ def _load(place: Place, clock: Clock) -> Loaded:
                 raise
             begin_anew(place)
             loaded = _load_rows(place, clock)
-            place.results.set_strays_aside(loaded.files.values(), loaded.newer)
+            place.results.set_strays_aside(loaded.files.values(), loaded.unreadable)
         else:
             strays = place.results.names()
-            place.results.remove_strays(strays, loaded.files.values(), loaded.newer)
+            place.results.remove_strays(strays, loaded.files.values(), loaded.unreadable)
     except (ConfigError, OSError, sqlite3.Error, StoreError) as exc:
         if not _may_begin_without_writing(place, exc):
             raise
         place.disconnect()
-        loaded = load_without_writing(place.path, place.results, clock)
+        loaded = load_without_writing(place.path, place.results, clock, place.keys)
         place.stand_in(loaded.kept)
         _log.error("store_not_writable", directory=str(place.path), reason=reason_of(root(exc)))
     return loaded
@@ -78,7 +79,7 @@ def _load(place: Place, clock: Clock) -> Loaded:
 
 def _load_rows(place: Place, clock: Clock) -> Loaded:
     place.make_whole().close()  # this thread's connection
-    return load(place.path, place.results, clock)
+    return load(place.path, place.results, clock, place.keys)
 
 
 def _may_begin_without_writing(place: Place, fault: BaseException) -> bool:

@@ -16,18 +16,21 @@ from pathlib import Path
 from diskcache import Cache
 
 from proxy.stores.directory import SECRET_BYTES, HeldDirectory
+from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.results import ResultFiles
 from proxy.stores.rows import open_cache, stay_connected
 
 
 class Place:
-    """One store directory. `synced`: what is written there survives power cuts. `held` is None as long as
-    there is nothing that could be held; `secret` is then one that `make_whole` writes down."""
+    """One store directory. `synced`: what is written there survives power cuts; `keys`: with which it is
+    encrypted. `held` is None as long as there is nothing that could be held; `secret` is then one that
+    `make_whole` writes down."""
 
-    def __init__(self, path: Path, *, synced: bool) -> None:
+    def __init__(self, path: Path, *, synced: bool, keys: Keys = NO_KEYS) -> None:
         self.path = path
         self.synced = synced
-        self.results = ResultFiles(path, synced=synced)
+        self.keys = keys
+        self.results = ResultFiles(path, synced=synced, keys=keys)
         self.held: HeldDirectory | None = None
         self.secret = secrets.token_bytes(SECRET_BYTES)
         self._cache: Cache | None = None

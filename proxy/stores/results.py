@@ -1,8 +1,8 @@
 """Results that are too large for a row: one file each, written once, never changed.
 
-Above: `disk`. Below: `records` (the seal), `directory`. A file counts only once a committed row names it, so
-it is durable before its row is; what no row names was left by a crash and is swept. Names are random
-within a task, so a second attempt never touches the file of a first. Everything here blocks and runs
+Above: `disk`. Below: `records` (seal and encryption), `directory`. A file counts only once a committed row
+names it, so it is durable before its row is; what no row names was left by a crash and is swept. Names are
+random within a task, so a second attempt never touches the file of a first. Everything here blocks and runs
 in a thread.
 """
 
@@ -19,33 +19,39 @@ from pathlib import Path
 from typing import Final
 
 from proxy.stores.directory import make_private_directory, open_private, sync_directory, sync_file
-from proxy.stores.records import HEADER_SIZE, DamagedData, check_seal, seal
+from proxy.stores.encryption import NO_KEYS, PIECE_BYTES, Keys
+from proxy.stores.records import HEADER_SIZE, DamagedData, pack, unpack
 
 RESULTS_NAME: Final = "results"
-_AT_ONCE_BYTES: Final = 256 * 1024  # with 50 MB in one go the system kept even other threads for 50 ms
+_AT_ONCE_BYTES: Final = PIECE_BYTES
 _CHECK_NAME: Final = "check"
 _SET_ASIDE: Final = ".damaged"
 _NAME: Final = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}\Z")
 
 
 class ResultFiles:
-    """The result files of one store directory. `synced`: written files survive a power cut."""
+    """The result files of one store directory. `synced`: written files survive a power cut; `keys`: with
+    which their content is encrypted."""
 
-    def __init__(self, store: Path, *, synced: bool) -> None:
+    def __init__(self, store: Path, *, synced: bool, keys: Keys = NO_KEYS) -> None:
         self._directory = store / RESULTS_NAME
+        self._keys = keys
         self._synced = synced
 
     def make_directory(self) -> None:
         make_private_directory(self._directory)
 
-    def write(self, name: str, result: bytes) -> None:
-        """Write a new file; durable when this returns, as far as `synced` says. Raises OSError."""
+    def write(self, name: str, result: bytes) -> int:
+        """Write a new file; durable when this returns, as far as `synced` says. Raises OSError.
+
+        Returns the size that `check_size` will be given.
+        """
         path = self._directory / name
         try:
             with os.fdopen(open_private(path), "wb") as file:
-                file.write(seal(result))
-                for start in range(0, len(result), _AT_ONCE_BYTES):
-                    file.write(memoryview(result)[start : start + _AT_ONCE_BYTES])
+                pieces = pack(result, _in_file(name), self._keys)
+                for piece in pieces:
+                    file.write(piece)
                 file.flush()
                 if self._synced:
                     sync_file(file.fileno())
@@ -54,20 +60,20 @@ class ResultFiles:
         except OSError:
             self.remove(name)
             raise
+        return sum(map(len, pieces)) - HEADER_SIZE
 
     def read(self, name: str) -> bytes:
-        """The result in a file. Raises OSError, DamagedData or NewerFormat.
+        """The result in a file. Raises OSError, DamagedData, NewerFormat or MissingKey.
 
         Nothing that is done here to a large one keeps Python's lock from the event loop for long.
         """
         with (self._directory / name).open("rb", buffering=0) as file:
             header = file.read(HEADER_SIZE)
-            result = b"".join(iter(partial(file.read, _AT_ONCE_BYTES), b""))
-        check_seal(header, result)
-        return result
+            payload = b"".join(iter(partial(file.read, _AT_ONCE_BYTES), b""))
+        return unpack(header, payload, _in_file(name), self._keys)
 
     def check_size(self, name: str, size: int) -> None:
-        """Raises DamagedData unless the file is there and long enough for a result of `size` bytes."""
+        """Raises DamagedData unless the file is there, with a payload of `size` bytes."""
         try:
             found = (self._directory / name).stat().st_size
         except OSError as exc:
@@ -122,6 +128,10 @@ def check_name(name: str, task_id: str) -> None:
     match = _NAME.match(name)
     if match is None or match[1] != _task_part(task_id):
         raise DamagedData("its result file has a foreign name")
+
+
+def _in_file(name: str) -> bytes:
+    return b"file " + name.encode()
 
 
 def _task_part(task_id: str) -> str:

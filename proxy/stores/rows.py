@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,9 @@ from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError
 from proxy.stores import memos, snapshot
 from proxy.stores.directory import make_private_file, sync_directory
+from proxy.stores.encryption import NO_KEYS, Keys, MissingKey
 from proxy.stores.index import Index, without_result
-from proxy.stores.records import DamagedData, NewerFormat, Record, decode
+from proxy.stores.records import DamagedData, NewerFormat, Record, decode, is_encrypted
 from proxy.stores.results import ResultFiles, check_name
 
 CHECK_KEY: Final = b"\0check"  # the row that `check` writes; no task id begins with a zero byte
@@ -144,14 +146,14 @@ class Loaded:
     """What was found at start.
 
     `index` has the tasks without their results, `files` the names of the result files by task id, `memos`
-    what is remembered beside the tasks, `newer` the keys of rows (of a task: its id) that a later version of
-    the proxy wrote: they are left alone. `kept` has the rows whose results are not in the index, where they
-    cannot be read again.
+    what is remembered beside the tasks. `unreadable` has the keys of rows (of a task: its id) that a later
+    version of ours wrote, or one with another key, and what clients are told; they are left alone. `kept`
+    has the rows whose results are not in the index, where they cannot be read again.
     """
 
     index: Index
     files: dict[str, str] = field(default_factory=dict)
-    newer: set[str] = field(default_factory=set)
+    unreadable: dict[str, str] = field(default_factory=dict)
     memos: list[memos.Memo] = field(default_factory=list)
     kept: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -161,19 +163,19 @@ class Loaded:
             self.files[record.task.id] = record.result_file
 
 
-def load(directory: Path, results: ResultFiles, clock: Clock) -> Loaded:
+def load(directory: Path, results: ResultFiles, clock: Clock, keys: Keys = NO_KEYS) -> Loaded:
     """Read all rows, and set aside the damaged ones. Raises sqlite3.Error if the database itself is."""
     with closing(
         sqlite3.connect(directory / DBNAME, timeout=LOCK_WAIT_S, isolation_level=None)
     ) as connection:
-        loaded, damaged = _read(connection, results, clock, keep=False)
+        loaded, damaged = _read(connection, results, clock, keys, keep=False)
         for rowid, reason in damaged:
             _set_aside(connection, rowid)
             _log.warning("record_set_aside", row=rowid, reason=reason)
     return loaded
 
 
-def load_without_writing(directory: Path, results: ResultFiles, clock: Clock) -> Loaded:
+def load_without_writing(directory: Path, results: ResultFiles, clock: Clock, keys: Keys = NO_KEYS) -> Loaded:
     """Read all rows of a database that cannot be written; damaged ones are left out, and left where they are.
 
     Raises OSError if it cannot be read, sqlite3.Error if it is damaged itself.
@@ -182,7 +184,7 @@ def load_without_writing(directory: Path, results: ResultFiles, clock: Clock) ->
         check_whole(connection)
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'Cache'").fetchall():
             return Loaded(Index(clock))
-        loaded, damaged = _read(connection, results, clock, keep=True)
+        loaded, damaged = _read(connection, results, clock, keys, keep=True)
     for rowid, reason in damaged:
         _log.warning("record_left_out", row=rowid, reason=reason)
     return loaded
@@ -205,10 +207,11 @@ def _damaged() -> sqlite3.DatabaseError:
 
 
 def _read(
-    connection: sqlite3.Connection, results: ResultFiles, clock: Clock, *, keep: bool
+    connection: sqlite3.Connection, results: ResultFiles, clock: Clock, keys: Keys, *, keep: bool
 ) -> tuple[Loaded, list[tuple[int, str]]]:
     """What is in the rows; and which rows are damaged, and how."""
     loaded, damaged = Loaded(Index(clock)), list[tuple[int, str]]()
+    locked, not_encrypted = Counter[str](), 0
     connection.text_factory = bytes  # a planted text need not be UTF-8
     for rowid, key, value, is_plain in connection.execute(_ALL_ROWS, (MODE_RAW,)):
         if is_plain and key == CHECK_KEY:
@@ -217,18 +220,30 @@ def _read(
             if not is_plain:
                 raise DamagedData("it is not plain bytes")
             if memos.is_row_key(key):
-                loaded.memos.append(memos.decode(key, value))
+                loaded.memos.append(memos.decode(key, value, keys))
                 continue
-            record = _checked(key, value, results)
+            record = _checked(key, value, results, keys)
             loaded.add(record)
+            not_encrypted += not is_encrypted(value)
             if keep and record.task.result is not None:
                 loaded.kept[key] = value
         except NewerFormat as exc:
-            loaded.newer.add(key.decode(errors="replace"))
+            loaded.unreadable[key.decode(errors="replace")] = exc.told
             _log.warning("record_refused", row=rowid, reason=str(exc))
+        except MissingKey as exc:
+            loaded.unreadable[key.decode(errors="replace")] = exc.told
+            locked[exc.key_id] += 1
         except DamagedData as exc:
             damaged.append((rowid, str(exc)))
+    for key_id, count in locked.items():
+        _log.error("records_locked", key=key_id, count=count, meaning=_LOCKED)
+    if keys and not_encrypted:
+        _log.warning("records_not_encrypted", count=not_encrypted, meaning=_NOT_ENCRYPTED)
     return loaded, damaged
+
+
+_LOCKED: Final = "encrypted with a key that store.encryption does not have; left as they are"
+_NOT_ENCRYPTED: Final = "stored before store.encryption was set; plain until they change or expire"
 
 
 _ALL_ROWS: Final = """
@@ -238,10 +253,8 @@ _ALL_ROWS: Final = """
 """
 
 
-def _checked(key: bytes, value: bytes, results: ResultFiles) -> Record:
-    record = decode(value)
-    if record.task.id.encode() != key:
-        raise DamagedData("it stands under the key of another task")
+def _checked(key: bytes, value: bytes, results: ResultFiles, keys: Keys) -> Record:
+    record = decode(key, value, keys)
     if record.result_file is not None:
         check_name(record.result_file, record.task.id)
         try:

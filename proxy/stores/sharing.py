@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from proxy.metrics import UNSERVED, Metrics
 from proxy.stores.base import Store, TaskStore
 from proxy.stores.directory import DirectoryInUse
 from proxy.stores.disk import DiskStore, Durability
+from proxy.stores.encryption import NO_KEYS, Keys
 
 GUESTS: Final = "guests"
 """Below the directory: a sub-directory for each process that found it taken."""
@@ -35,31 +36,40 @@ log = get_logger()
 
 @asynccontextmanager
 async def open_shared_directory(
-    directory: Path, durability: Durability, owner: str, clock: Clock, metrics: Metrics = UNSERVED
+    directory: Path,
+    durability: Durability,
+    owner: str,
+    clock: Clock,
+    metrics: Metrics = UNSERVED,
+    keys: Keys = NO_KEYS,
 ) -> AsyncIterator[Store]:
     """The store in `directory`, with what guests have left; a guest's own store if it is taken.
 
     `owner` is whose tasks are taken over: on stdio there is only one. Raises ConfigError as DiskStore.
     """
+    disk_store = partial(DiskStore, durability=durability, clock=clock, keys=keys)
     try:
-        store = DiskStore(directory, durability=durability, clock=clock, metrics=metrics)
-        async with store:
-            await _adopt_guests(store, directory / GUESTS, durability, owner, clock)
+        async with disk_store(directory, metrics=metrics) as store:
+            await _adopt_guests(store, directory / GUESTS, disk_store, owner, clock)
             yield store
         return
     except DirectoryInUse as exc:
         taken = exc
     guest = directory / GUESTS / f"{os.getpid()}-{secrets.token_hex(4)}"
     log.info("store_taken", reason=taken.message, instead=str(guest))
-    async with DiskStore(guest, durability=durability, clock=clock, metrics=metrics) as store:
+    async with disk_store(guest, metrics=metrics) as store:
         yield store
 
 
-async def _adopt_guests(store: Store, guests: Path, durability: Durability, owner: str, clock: Clock) -> None:
-    """Take over what every guest that has gone has left. What cannot be read is left where it is."""
+async def _adopt_guests(
+    store: Store, guests: Path, disk_store: Callable[[Path], DiskStore], owner: str, clock: Clock
+) -> None:
+    """Take over what every guest that has gone has left. If not all can be read, it is left where it is."""
     for guest in await to_thread.run_sync(_subdirectories, guests):
         try:
-            async with DiskStore(guest, durability=durability, clock=clock) as left:
+            async with disk_store(guest) as left:
+                if left.unreadable:
+                    raise StoreError(f"{left.unreadable} of its records cannot be read")
                 count = await _adopt(store, left, owner)
                 await _adopt_memos(store, left, clock)
         except DirectoryInUse:

@@ -31,7 +31,7 @@ def _look(store: Path) -> list[str]:
         found.append(f"integrity_check: {said[:3]}")
     if "Damaged" in tables:
         found.append("records were set aside as damaged")
-    tasks = [decode(row) for key, row in rows if is_task_id(key.decode())]
+    tasks = [decode(key, row) for key, row in rows if is_task_id(key.decode())]
     named = {record.result_file for record in tasks} - {None}
     files = {file.name for file in (store / RESULTS_NAME).iterdir()}
     if named != files:

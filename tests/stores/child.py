@@ -1,6 +1,6 @@
 """A process that uses a disk store, to be killed, traced or kept waiting by the tests.
 
-    python -m tests.stores.child PLAY DIRECTORY DURABILITY
+    python -m tests.stores.child PLAY DIRECTORY DURABILITY [KEY]
 
 Says on stdout, one line each and unbuffered, what the store has acknowledged.
 """
@@ -16,6 +16,7 @@ from typing import Final
 import anyio
 
 from proxy.stores.disk import DiskStore, Durability
+from proxy.stores.encryption import Keys
 from proxy.tasks.task import Task
 from tests.manual_clock import ManualClock
 from tests.stores.records import a_task, completed
@@ -69,9 +70,11 @@ async def hold(store: DiskStore) -> None:
 
 
 async def main(*arguments: str) -> None:
-    play, directory, durability = arguments
+    play, directory, durability, *key = arguments
     plays = {"stream": stream, "once": once, "hold": hold}
-    async with DiskStore(Path(directory), durability=Durability(durability), clock=ManualClock()) as store:
+    clock, keys = ManualClock(), Keys([bytes.fromhex(text) for text in key])
+    store = DiskStore(Path(directory), durability=Durability(durability), clock=clock, keys=keys)
+    async with store:
         await plays[play](store)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Final
 
 import anyio
 import pytest
 
 from proxy.stores.base import Store
 from proxy.stores.disk import DiskStore, Durability
+from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.memory import MemoryStore
 from tests.manual_clock import ManualClock
 from tests.stores.disks import Gate, opened
@@ -31,7 +33,10 @@ async def store(directory: Path, clock: ManualClock) -> AsyncIterator[DiskStore]
         yield store
 
 
-@pytest.fixture(params=["memory", "disk"])
+KEYS: Final = {"disk": NO_KEYS, "encrypted": Keys([b"k" * 32])}
+
+
+@pytest.fixture(params=["memory", *KEYS])
 async def each_store(
     request: pytest.FixtureRequest, directory: Path, clock: ManualClock
 ) -> AsyncIterator[Store]:
@@ -39,7 +44,7 @@ async def each_store(
     entered = (
         MemoryStore(clock)
         if request.param == "memory"
-        else DiskStore(directory, durability=Durability.PROCESS, clock=clock)
+        else DiskStore(directory, durability=Durability.PROCESS, clock=clock, keys=KEYS[request.param])
     )
     with anyio.fail_after(10):
         async with entered as store:

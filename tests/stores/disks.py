@@ -17,7 +17,8 @@ from proxy.metrics import UNSERVED, Metrics
 from proxy.stores import writer
 from proxy.stores.changes import RESULT_IN_ROW_MAX
 from proxy.stores.disk import DiskStore, Durability
-from proxy.stores.records import decode
+from proxy.stores.encryption import NO_KEYS, Keys
+from proxy.stores.records import decode, row_key
 from proxy.stores.writer import Writer
 from proxy.tasks.task import Task
 from tests.manual_clock import ManualClock
@@ -31,9 +32,11 @@ async def opened(
     clock: ManualClock,
     durability: Durability = Durability.PROCESS,
     metrics: Metrics = UNSERVED,
+    keys: Keys = NO_KEYS,
 ) -> AsyncIterator[DiskStore]:
+    store = DiskStore(directory, durability=durability, clock=clock, metrics=metrics, keys=keys)
     with anyio.fail_after(20):
-        async with DiskStore(directory, durability=durability, clock=clock, metrics=metrics) as store:
+        async with store:
             yield store
 
 
@@ -45,7 +48,7 @@ def sql(directory: Path, statement: str, *values: object) -> list[tuple[Any, ...
 
 def on_disk(directory: Path, task_id: str) -> Task | None:
     rows = sql(directory, "SELECT value FROM Cache WHERE key = ?", task_id.encode())
-    return decode(rows[0][0]).task if rows else None
+    return decode(row_key(task_id), rows[0][0]).task if rows else None
 
 
 def result_files(directory: Path) -> list[str]:

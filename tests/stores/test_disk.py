@@ -17,6 +17,7 @@ import pytest
 
 from proxy.errors import StoreError, TaskConflict, TaskNotFound
 from proxy.stores.disk import DiskStore, Durability
+from proxy.stores.encryption import Keys
 from proxy.stores.results import new_name
 from proxy.stores.rows import CHECK_KEY
 from tests.manual_clock import ManualClock
@@ -68,9 +69,9 @@ async def test_after_a_restart_every_task_answers_as_before(
         assert await store.get(end.id) == end
 
 
-def stream_until_killed(directory: Path, durability: Durability) -> list[list[str]]:
+def stream_until_killed(directory: Path, durability: Durability, *key: str) -> list[list[str]]:
     """What a child said that created, completed and remembered until it was killed."""
-    command = [sys.executable, "-m", "tests.stores.child", "stream", str(directory), durability]
+    command = [sys.executable, "-m", "tests.stores.child", "stream", str(directory), durability, *key]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         lines = [child.stdout.readline() for _ in range(600)]
@@ -78,18 +79,21 @@ def stream_until_killed(directory: Path, durability: Durability) -> list[list[st
         return [line.split() for line in [*lines, *child.stdout]]
 
 
-@pytest.mark.parametrize("durability", Durability)
+@pytest.mark.parametrize(
+    ("durability", "key"),
+    [(Durability.POWER, ()), (Durability.PROCESS, ()), (Durability.PROCESS, (b"k" * 32,))],
+)
 async def test_what_was_acknowledged_survives_kill_9(
-    directory: Path, clock: ManualClock, durability: Durability
+    directory: Path, clock: ManualClock, durability: Durability, key: tuple[bytes, ...]
 ) -> None:
-    """I3: what was acknowledged is there, byte for byte, after a kill in full flight."""
-    said = stream_until_killed(directory, durability)
+    """I3: what was acknowledged is there, byte for byte, after a kill in full flight; encrypted, too."""
+    said = stream_until_killed(directory, durability, *(one.hex() for one in key))
     created = {int(number) for word, number in said if word == "created"}
     ended = {int(number) for word, number in said if word == "completed"}
     remembered = {int(number) for word, number in said if word == "remembered"}
     assert len(ended) > 100
     assert len(remembered) > 100
-    async with opened(directory, clock, durability) as store:
+    async with opened(directory, clock, durability, keys=Keys(key)) as store:
         for number in created:
             task = await store.get(numbered_task(number).id)
             assert task == numbered_end(number) or (task == numbered_task(number) and number not in ended)

@@ -166,11 +166,11 @@ async def test_a_result_file_that_cannot_be_written_leaves_the_task_as_it_was(
     task = a_task(clock)
     await store.create(task)
 
-    def no_space(descriptor: int) -> None:
+    def no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("proxy.stores.results.seal", no_space)
+        patched.setattr("proxy.stores.results.pack", no_space)
         with pytest.raises(StoreError, match="cannot be written: no space left on device"):
             await store.compare_and_set(task, completed(task, clock, LARGE))
         with pytest.raises(StoreError, match="no space left on device"):

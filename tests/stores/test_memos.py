@@ -14,7 +14,7 @@ from proxy.stores.memos import (
     is_row_key,
     row_key,
 )
-from proxy.stores.records import DamagedData, NewerFormat, seal
+from proxy.stores.records import FORMAT, DamagedData, NewerFormat, seal
 
 MEMO = Memo("session/Größe", b"\xff\0", 1_800_000_000_000, 1_800_000_060_000)
 FORMAT_1 = bytes.fromhex(
@@ -56,7 +56,7 @@ def test_sealed_nonsense_is_damage(payload: bytes) -> None:
 
 def test_a_later_format_is_told_from_damage() -> None:
     with pytest.raises(NewerFormat):
-        decode(row_key("k"), seal(b"new ways", 2) + b"new ways")
+        decode(row_key("k"), seal(b"new ways", FORMAT + 1) + b"new ways")
 
 
 def test_no_key_of_a_task_is_that_of_a_memo() -> None:

@@ -160,7 +160,7 @@ def test_a_record_of_a_newer_version_stays_where_it_is(directory: Path) -> None:
     before = rows(directory)
     opened, reasons = reopened(directory)
     assert reasons == [f"record_refused: format {later}, while this version reads up to {FORMAT}"]
-    assert opened.newer == {task.id}
+    assert list(opened.unreadable) == [task.id]
     assert rows(directory) == before
     assert (file.exists(), stray.exists()) == (True, False)
 

@@ -1,0 +1,269 @@
+"""A disk store that encrypts: what a thief of the disk finds, and what a start with other keys does.
+
+Contract section 8: "arguments, answers and results can be encrypted at rest".
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.errors import StoreError, TaskConflict, TaskNotFound
+from proxy.stores.base import Store
+from proxy.stores.disk import Durability
+from proxy.stores.encryption import NO_KEYS, Keys
+from proxy.stores.memos import row_key as memo_key
+from proxy.stores.records import row_key
+from proxy.stores.results import ResultFiles
+from proxy.stores.rows import load_without_writing
+from proxy.stores.sharing import GUESTS, open_shared_directory
+from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
+from proxy.tasks.task import Task
+from tests.manual_clock import ManualClock
+from tests.stores.disks import LARGE, opened, result_files, sql
+from tests.stores.records import TTL_MS, a_task, asked, completed, failed, moved
+
+pytestmark = pytest.mark.anyio
+
+KEY, OTHER = (bytes([number]) * 32 for number in (1, 2))
+KEYS: Final = Keys([KEY])
+SECRET: Final = "s3cret"
+SECRET_RESULT: Final = b'{"content": "' + SECRET.encode() * 100_000 + b'"}'  # in a file of three pieces
+SESSION: Final = "session/1"
+
+
+def states(clock: ManualClock) -> list[Task]:
+    """One of every kind, with the secret in each place that holds what clients and servers said."""
+    raw = f'{{"x": "{SECRET}"}}'.encode()
+    trace = CallTrace(SECRET, "2025-11-25", 7, SECRET, is_ours=True, upstream_task=SECRET)
+    running = replace(
+        a_task(clock, name=SECRET, status_message=SECRET, owner=SECRET, server_info=raw),
+        trace=trace,
+        repeat=Repeat(raw, SECRET),
+        round=RoundTrace(raw, SECRET, raw, (("input-1", SECRET),)),
+    )
+    waiting = asked(a_task(clock), clock)
+    (question,), (answer,) = waiting.inputs, waiting.answers
+    waiting = replace(
+        waiting,
+        inputs=(replace(question, params=raw, question_id=raw, as_asked=raw),),
+        answers=(replace(answer, value=raw),),
+    )
+    return [
+        running,
+        waiting,
+        replace(completed(a_task(clock), clock, raw), tool_error=SECRET),
+        completed(a_task(clock), clock, SECRET_RESULT),
+        replace(failed(a_task(clock), clock), error=raw),
+    ]
+
+
+async def fill(directory: Path, clock: ManualClock, keys: Keys) -> list[Task]:
+    """A store with all of these, closed."""
+    made = states(clock)
+    async with opened(directory, clock, keys=keys) as store:
+        for state in made:
+            await store.create(state)
+        await store.remember(SESSION, SECRET.encode(), keep_s=60)
+    return made
+
+
+def whole(directory: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(directory.rglob("*")) if file.is_file())
+
+
+async def test_no_file_shows_what_anybody_said(directory: Path, clock: ManualClock) -> None:
+    """While it is open, so that the log of writes is looked at too."""
+    (directory.with_name("plain")).mkdir()
+    await fill(directory.with_name("plain"), clock, NO_KEYS)
+    assert whole(directory.with_name("plain")).count(SECRET.encode()) > 100_000  # what is looked for is found
+    async with opened(directory, clock, keys=KEYS) as store:
+        for state in states(clock):
+            await store.create(state)
+        await store.remember(SESSION, SECRET.encode(), keep_s=60)
+        task = a_task(clock)
+        await store.create(task)
+        await store.note(task, moved(task, clock, status_message=SECRET))
+        await store.check()
+        assert (directory / "cache.db-wal").stat().st_size > 0
+        assert SECRET.encode() not in whole(directory)
+    assert SECRET.encode() not in whole(directory)
+    assert KEY not in whole(directory)
+
+
+async def test_after_a_restart_with_its_key_every_task_answers_as_before(
+    directory: Path, clock: ManualClock
+) -> None:
+    made = await fill(directory, clock, KEYS)
+    with capture_logs() as logs:
+        async with opened(directory, clock, keys=KEYS) as store:
+            assert [await store.get(task.id) for task in made] == made
+            assert await store.recall(SESSION) == SECRET.encode()
+            assert len(await store.unfinished()) == 2
+    assert logs == []
+
+
+@pytest.mark.parametrize("keys", [NO_KEYS, Keys([OTHER])], ids=["none", "another"])
+async def test_without_its_key_nothing_is_served_and_nothing_is_lost(
+    directory: Path, clock: ManualClock, keys: Keys
+) -> None:
+    made = await fill(directory, clock, KEYS)
+    with capture_logs() as logs:
+        async with opened(directory, clock, keys=keys) as store:
+            for task in made:
+                for result in (True, False):
+                    with pytest.raises(StoreError, match="its key was not given to this mcp-taskproxy"):
+                        await store.get(task.id, result=result)
+                with pytest.raises(TaskConflict):
+                    await store.create(task)
+                with pytest.raises(StoreError):
+                    await store.compare_and_set(task, moved(task, clock))
+            assert await store.unfinished() == await store.owned("alice") == []
+            assert await store.recall(SESSION) is None
+            await clock.advance(TTL_MS)  # far over the ttl of all that ended: it cannot be known here
+            await store.expire()
+            await store.create(here := a_task(clock))
+            await store.check()
+            assert len(result_files(directory)) == 1
+    assert [(log["event"], log["log_level"], log["count"]) for log in logs] == [
+        ("records_locked", "error", 6)
+    ]
+    assert logs[0]["key"] in repr(KEYS)
+    assert sql(directory, "SELECT count(*) FROM sqlite_master WHERE name = 'Damaged'") == [(0,)]
+    clock = ManualClock()
+    async with opened(directory, clock, keys=Keys([KEY, OTHER])) as store:
+        assert [await store.get(task.id) for task in made] == made
+        assert await store.get(here.id) == here
+        assert await store.recall(SESSION) == SECRET.encode()
+
+
+async def test_keys_are_rotated_by_putting_a_new_one_first(directory: Path, clock: ManualClock) -> None:
+    made = await fill(directory, clock, KEYS)
+    async with opened(directory, clock, keys=Keys([OTHER, KEY])) as store:
+        assert [await store.get(task.id) for task in made] == made
+        running = made[0]
+        await store.compare_and_set(running, end := completed(running, clock, LARGE))
+        await store.create(fresh := a_task(clock))
+    async with opened(directory, clock, keys=Keys([OTHER])) as store:
+        assert await store.get(end.id) == end
+        assert await store.get(fresh.id) == fresh
+        for task in made[1:]:
+            with pytest.raises(StoreError, match="its key was not given"):
+                await store.get(task.id)
+
+
+async def test_what_was_stored_before_there_were_keys_is_served_and_encrypted_when_it_changes(
+    directory: Path, clock: ManualClock
+) -> None:
+    made = await fill(directory, clock, NO_KEYS)
+    with capture_logs() as logs:
+        async with opened(directory, clock, keys=KEYS) as store:
+            assert [await store.get(task.id) for task in made] == made
+            running = made[0]
+            await store.compare_and_set(running, completed(running, clock, SECRET_RESULT))
+    assert [(log["event"], log["count"]) for log in logs] == [("records_not_encrypted", 5)]
+    ((row,),) = sql(directory, "SELECT value FROM Cache WHERE key = ?", row_key(running.id))
+    assert SECRET.encode() not in row
+    with_secret = [
+        SECRET.encode() in (directory / "results" / f).read_bytes() for f in result_files(directory)
+    ]
+    assert sorted(with_secret) == [False, True]
+    with capture_logs() as logs:
+        async with opened(directory, clock, keys=KEYS):
+            pass
+    assert [(log["event"], log["count"]) for log in logs] == [("records_not_encrypted", 4)]
+
+
+async def test_what_was_moved_to_another_task_does_not_open_there(
+    directory: Path, clock: ManualClock
+) -> None:
+    """Rows and result files alike."""
+    small, large = [a_task(clock) for _ in range(2)], [a_task(clock) for _ in range(2)]
+    async with opened(directory, clock, keys=KEYS) as store:
+        for number, task in enumerate([*small, *large]):
+            result = b'"%d"' % number if task in small else LARGE
+            await store.create(task)
+            await store.compare_and_set(task, completed(task, clock, result))
+        one, other = ((directory / "results" / name) for name in result_files(directory))
+        swapped = one.read_bytes(), other.read_bytes()
+        for file, content in zip((other, one), swapped, strict=True):
+            file.write_bytes(content)
+        for task in large:
+            with pytest.raises(StoreError, match="not what was encrypted for this place"):
+                await store.get(task.id)
+    ((own,), (foreign,)) = (
+        sql(directory, "SELECT value FROM Cache WHERE key = ?", row_key(task.id))[0] for task in small
+    )
+    for task, value in zip(small, (foreign, own), strict=True):
+        sql(directory, "UPDATE Cache SET value = ? WHERE key = ?", value, row_key(task.id))
+    with capture_logs() as logs:
+        async with opened(directory, clock, keys=KEYS) as store:
+            for task in small:
+                with pytest.raises(TaskNotFound):
+                    await store.get(task.id)
+    assert [log["reason"] for log in logs] == ["it is not what was encrypted for this place"] * 2
+
+
+async def test_a_damaged_result_is_an_error_and_no_part_of_it_is_served(
+    directory: Path, clock: ManualClock
+) -> None:
+    """TX-GET-010"""
+    task = a_task(clock)
+    async with opened(directory, clock, keys=KEYS) as store:
+        await store.create(task)
+        await store.compare_and_set(task, completed(task, clock, SECRET_RESULT))
+        (name,) = result_files(directory)
+        file = directory / "results" / name
+        sound = file.read_bytes()
+        file.write_bytes(sound[:-1] + b"x")
+        with pytest.raises(StoreError, match="checksum does not match"):
+            await store.get(task.id)
+        file.write_bytes(sound)
+        assert (await store.get(task.id)).result == SECRET_RESULT
+    file.write_bytes(sound[:-1])
+    with capture_logs() as logs:
+        async with opened(directory, clock, keys=KEYS):
+            pass
+    assert [log["reason"] for log in logs] == ["its result file is torn"]
+    assert result_files(directory) == [f"{name}.damaged"]
+
+
+async def test_a_store_that_cannot_be_written_is_read_with_its_key_alone(
+    directory: Path, clock: ManualClock
+) -> None:
+    made = await fill(directory, clock, KEYS)
+    results = ResultFiles(directory, synced=False, keys=KEYS)
+    found = load_without_writing(directory, results, clock, KEYS)
+    assert {task.id for task in made} == {task.id for task in made if found.index.get(task.id)}
+    assert [memo.value for memo in found.memos] == [SECRET.encode()]
+    assert SECRET.encode() not in b"".join(found.kept.values())
+    found = load_without_writing(directory, results, clock, NO_KEYS)
+    assert len(found.index) == 0
+    assert found.unreadable.keys() == {*(task.id for task in made), memo_key(SESSION).decode()}
+
+
+async def test_what_a_guest_with_another_key_left_stays_where_it_is(
+    directory: Path, clock: ManualClock
+) -> None:
+    """It is taken over once its key is there; what can be read of it is not taken away from the rest."""
+
+    def shared(*keys: bytes) -> AbstractAsyncContextManager[Store]:
+        return open_shared_directory(directory, Durability.PROCESS, "alice", clock, keys=Keys(keys))
+
+    async with shared(), shared(KEY) as guest:
+        await guest.create(task := a_task(clock))
+    with capture_logs() as logs:
+        async with shared(OTHER) as store:
+            with pytest.raises(TaskNotFound):
+                await store.get(task.id)
+    assert [log["reason"] for log in logs if log["event"] == "guest_not_adopted"] == [
+        "1 of its records cannot be read"
+    ]
+    async with shared(OTHER, KEY) as store:
+        assert await store.get(task.id) == task
+    assert not any((directory / GUESTS).iterdir())
