@@ -80,8 +80,8 @@ class Upstream:
     def _matching_transport(self, owner: Owner) -> Transport:
         """For one legacy client: plain before a legacy server, lowered before a modern one."""
 
-        def make_session(capabilities: ClientCapabilities) -> LegacySession:
-            return self.session(owner, capabilities, lambda method, params: None)
+        def make_session(capabilities: ClientCapabilities, on_stray: ChangeListener) -> LegacySession:
+            return self.session(owner, capabilities, lambda method, params: None, on_stray)
 
         def make_lowered() -> Transport:
             return LoweredTransport(
@@ -124,7 +124,11 @@ class Upstream:
         )
 
     def session(
-        self, owner: Owner, capabilities: ClientCapabilities, on_change: ChangeListener
+        self,
+        owner: Owner,
+        capabilities: ClientCapabilities,
+        on_change: ChangeListener,
+        on_stray: ChangeListener | None = None,
     ) -> LegacySession:
         return LegacySession(
             self.transport(owner),
@@ -139,6 +143,7 @@ class Upstream:
             era=self.known_era,
             ids=self._ids if self._config.upstream.url is not None else None,
             has_headers=self._config.upstream.url is not None,
+            on_stray=on_stray,
         )
 
     @staticmethod

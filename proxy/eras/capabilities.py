@@ -105,12 +105,12 @@ class Missing:
     required: Mapping[str, Any]
     refusal_code: ErrorCode
 
-    def refusal(self, method: str) -> bytes:
-        """The error object that answers the upstream's question."""
+    def refusal(self, method: str, code: ErrorCode | None = None) -> bytes:
+        """The error object that answers the upstream's question; with a `code` of its own, one for the call
+        that cannot go on."""
         lacking = json.dumps(self.required)
-        return error_object(
-            self.refusal_code, f"the client cannot answer {method}: it did not declare {lacking}"
-        )
+        words = f"the client cannot answer {method}: it did not declare {lacking}"
+        return error_object(code or self.refusal_code, words)
 
 
 def missing_capability(required: Mapping[str, Any], why: str) -> ClientProtocolError:

@@ -80,9 +80,9 @@ class Bridge:
 
 async def check_session(request: ClientRequest, session: LegacySession) -> None:
     """Raise ClientProtocolError where the server does not serve the method, or headers do not match."""
-    if session.info.era is Era.MODERN:
-        return  # it judges its own requests
-    if not _serves(session.info, request.method):
+    if session.mirrors_params:
+        return  # a modern server over HTTP judges all of that itself
+    if session.info.era is not Era.MODERN and not _serves(session.info, request.method):
         raise unknown_method(request.method)
     if request.method != names.TOOLS_CALL or request.param_headers is None:
         return

@@ -14,6 +14,7 @@ from typing import Final
 
 import anyio
 
+from proxy.eras.capabilities import missing_capability
 from proxy.eras.era import Era
 from proxy.errors import UpstreamProtocolError
 from proxy.protocol import names
@@ -89,8 +90,14 @@ def _question(requests: RawObject, key: str) -> ServerQuestion:
 async def next_params(call: LiveCall, asked: Asked) -> bytes:
     """Have the client answer; the params of the next round. The wait is cancelled with the call.
 
-    Meanwhile nothing of the call is in flight, so that a later process can go on with it.
+    Meanwhile nothing of the call is in flight, so that a later process can go on with it. Raises
+    ClientProtocolError where the client of a task has not declared that it can answer: a modern server takes
+    results alone, so that there is no refusing, and the next round would only bring the question again.
     """
+    for question in asked.questions if call.is_task else ():
+        missing = call.capabilities.missing_for(question.method, question.params)
+        if missing is not None:
+            raise missing_capability(missing.required, f"the server asked the client for {question.method}")
     for question in asked.questions:
         call.on_question(question)
     by_question = {id(one.question): key for key, one in call.questions.items()}

@@ -38,7 +38,7 @@ _CHANGES: Final = frozenset(
 )
 
 ChangeListener: TypeAlias = Callable[[str, bytes | None], None]
-"""Told the method and params of a list change or resource update. Must not block."""
+"""Told the method and params of what belongs to no one call, such as a list change. Must not block."""
 
 log = get_logger()
 
@@ -55,13 +55,16 @@ class Inbox:
         max_depth: int,
         post: Callable[[bytes], None],
         on_change: ChangeListener,
+        on_stray: ChangeListener | None = None,
     ) -> None:
+        """`on_stray` is told log lines and the like of which nobody knows whose call they belong to."""
         self._table = table
         self._questions = questions
         self._name = name
         self._max_depth = max_depth
         self._post = post
         self._on_change = on_change
+        self._on_stray = on_stray
         self._noise = 0
 
     def take(self, message: bytes, call_id: int | None) -> None:
@@ -146,6 +149,8 @@ class Inbox:
             call = self._table.alone() if call_id is None else self._table.get(call_id)
             if call is not None:
                 call.listener.on_notification(method, params)
+            elif call_id is None and self._on_stray is not None:
+                self._on_stray(method, params)
 
     def _subscription_of(self, params: bytes | None) -> PendingCall | None:
         """Our listen request with a modern server that the notification names (STDIO-012)."""

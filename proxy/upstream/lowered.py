@@ -50,10 +50,10 @@ from proxy.upstream.base import NO_HEADERS, Headers, Receiver
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN
 from proxy.upstream.lowered_call import LoweredCall, Refused
 from proxy.upstream.lowered_listen import LoweredListen
-from proxy.upstream.session import LegacySession
+from proxy.upstream.session import ChangeListener, LegacySession
 
-MakeSession = Callable[[ClientCapabilities], LegacySession]
-"""A session with the modern server, not yet started."""
+MakeSession = Callable[[ClientCapabilities, ChangeListener], LegacySession]
+"""A session with the modern server, not yet started; and who is told what belongs to no one call."""
 
 LAST_WORDS_S: Final = 5.0  # for cancelling tasks of the server's own; must not hold up the end
 
@@ -250,7 +250,7 @@ class LoweredTransport:
             raise ClientProtocolError(ErrorCode.INVALID_REQUEST, "Invalid request: initialized already")
         self._greeted = True
         self._capabilities = capabilities
-        session = self._make_session(capabilities)
+        session = self._make_session(capabilities, self._heard)
         try:
             await self._group.start(session.run)
         except BaseException:
@@ -301,6 +301,10 @@ class LoweredTransport:
             raise UpstreamError(f"upstream '{self._name}' does not tell of changes of this resource")
         return b"{}"
 
+    def _heard(self, method: str, params: bytes | None) -> None:
+        """A log line on stdio while several calls are in flight: the session's, for a legacy client."""
+        self._tell(jsonrpc.notification(method, params))
+
     def _tell(self, message: bytes) -> None:
         self._receiver.received(message, None)
 
@@ -310,7 +314,7 @@ class LoweredTransport:
         """A request to the client, if it has declared that. If the wait is cancelled, the client is told."""
         missing = self._capabilities.missing_for(method, params)
         if missing is not None:
-            raise Refused(missing.refusal(method))
+            raise Refused(missing.refusal(method, ErrorCode.INTERNAL_ERROR))  # of its call, not of tools/call
         rid = f"{_QUESTION}{next(self._ids)}"
         question = self._questions[rid] = _Question(call)
         question_params = with_elicitation_id(params, rid) if method == names.ELICITATION_CREATE else params

@@ -140,8 +140,10 @@ class PendingTable:
         return self.get(rid.number if rid is not None else None)
 
     def alone(self) -> PendingCall | None:
-        """The call that is alone in flight, if one is."""
-        return next(iter(self._calls.values())) if len(self._calls) == 1 else None
+        """The call that is alone in flight, if one is. A listen stream is none: nothing but what it asked for
+        belongs to it (SUB-009)."""
+        calls = [c for c in self._calls.values() if c.method != names.SUBSCRIPTIONS_LISTEN]
+        return calls[0] if len(calls) == 1 else None
 
     @property
     def newest(self) -> int:

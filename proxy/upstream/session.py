@@ -91,6 +91,7 @@ class LegacySession:
         take_up: TakeUp | None = None,
         has_headers: bool = False,
         is_clients: bool = False,
+        on_stray: ChangeListener | None = None,
     ) -> None:
         """`era` is what is known of the server's; without it the server is taken as legacy.
 
@@ -98,7 +99,8 @@ class LegacySession:
         no handshake then. Ids and tokens count up from `first_id`, away from those of that client, or are
         taken from `ids`, which sessions may share. `take_up`
         has the transport fetch the rest of a stream of such a session. `has_headers`: the transport is HTTP.
-        `is_clients`: the session is still that of its client, who uses it, too.
+        `is_clients`: the session is still that of its client, who uses it, too. `on_stray` is told log lines
+        of which nobody knows whose call they belong to: they are for a client that has the session to itself.
         """
         self._era = era if era is not None else UpstreamEra(Era.LEGACY)
         self._transport = transport
@@ -133,6 +135,7 @@ class LegacySession:
             max_depth=max_depth,
             post=self._posts.post,
             on_change=self._changed,
+            on_stray=on_stray,
         )
         self._log_level = LogLevel(self.ask, name)
         self._resources = WatchedResources(self.ask, name)

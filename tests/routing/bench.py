@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 
 from proxy.downstream.validation import Headers, read_modern
 from proxy.eras.capabilities import ClientCapabilities
+from proxy.eras.era import Era
 from proxy.errors import ProxyError
 from proxy.limits import PollLimit
 from proxy.metrics import Metrics
@@ -235,13 +236,17 @@ class Bench:
         self.metrics = Metrics()
         self.pool = Pool(self._session, self._settings, self.clock, self.metrics)
         self.runner = Runner(self.pool, self.store, self.policy, self.clock, self.metrics)
-        self.conversion = Conversion(self.runner, self.store, self.policy, self.clock, b"k" * 32)
+        key = b"k" * 32
+        self.conversion = Conversion(self.runner, self.store, self.policy, self.clock, key, self._known_era)
         self.listen = Listen(self.pool, self.store, self.policy, self.clock, self.metrics)
         polls = PollLimit(self._polls, self.clock)
         changes = TaskChanges(self.store, self.runner, self.policy, self.clock, self.metrics)
         methods = TaskMethods(changes, self.policy, polls, self.clock)
-        bridge = Bridge(self.pool, self.conversion)
+        bridge = Bridge(self.pool, self.conversion, self._known_era)
         self.router = Router(bridge, methods, self.listen, self.metrics, self.clock)
+
+    def _known_era(self) -> Era | None:
+        return Era.LEGACY if self.era is None else self.era.known
 
     def _session(
         self, owner: Owner, capabilities: ClientCapabilities, on_change: ChangeListener

@@ -21,7 +21,7 @@ from proxy.protocol.envelope import dumps
 from proxy.upstream.lowered import LoweredTransport
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.probe import UpstreamEra
-from proxy.upstream.session import LegacySession
+from proxy.upstream.session import ChangeListener, LegacySession
 from tests.manual_clock import ManualClock
 from tests.upstream.fake_transport import MAX_DEPTH, FakeTransport, Sent, until
 from tests.upstream.told import Told
@@ -148,7 +148,7 @@ async def lowered(*, has_headers: bool = False) -> AsyncIterator[Lowered]:
     server, clock, era = FakeTransport(), ManualClock(), UpstreamEra()
     era.found(Era.MODERN)
 
-    def make_session(capabilities: ClientCapabilities) -> LegacySession:
+    def make_session(capabilities: ClientCapabilities, on_stray: ChangeListener) -> LegacySession:
         return LegacySession(
             server,
             name="fake",
@@ -161,6 +161,7 @@ async def lowered(*, has_headers: bool = False) -> AsyncIterator[Lowered]:
             on_change=lambda method, params: None,
             era=era,
             has_headers=has_headers,
+            on_stray=on_stray,
         )
 
     transport = LoweredTransport(make_session, name="fake", clock=clock, max_depth=MAX_DEPTH)

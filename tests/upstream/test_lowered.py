@@ -201,6 +201,23 @@ async def test_progress_and_logs_come_on_the_stream_of_their_call_with_the_clien
         assert log["params"] == {"level": "info", "data": "x"}
 
 
+async def test_a_log_line_on_stdio_reaches_the_client_with_its_call_or_else_with_none() -> None:
+    """SUB-009: an open listen stream has no part in it."""
+    async with greeted(logging={}, tools={"listChanged": True}) as at:
+        await at.server.asked(names.SUBSCRIPTIONS_LISTEN)
+        one, sent = await at.call()
+        line = {"level": "info", "data": "x"}
+        at.server.notify(names.LOG_MESSAGE, line)
+        assert [m["params"] for m in at.got(one)] == [line]
+        two, _ = await at.call()
+        at.server.notify(names.LOG_MESSAGE, {**line, "data": "whose?"})
+        assert [m["params"]["data"] for m in at.got()] == ["whose?"]
+        at.server.answer(sent, text("done"))
+        await at.answer(one)
+        at.server.notify(names.LOG_MESSAGE, line)
+        assert [m["params"] for m in at.got(two)] == [line]
+
+
 # -- questions ----------------------------------------------------------------------------------------
 
 
@@ -248,6 +265,7 @@ async def test_what_the_client_did_not_declare_is_not_asked() -> None:
         call, sent = await at.call()
         at.server.answer(sent, asks(a="elicitation/create"))
         error = await at.error(call)
+        assert error["code"] == -32603, "the method of the client's request is there"
         assert "did not declare" in error["message"]
         assert len(at.got(call)) == 1
 

@@ -107,6 +107,15 @@ def test_alone_is_the_only_one_in_flight_of_any_kind() -> None:
     assert table.alone() is listing
 
 
+def test_a_listen_stream_leaves_the_others_alone_and_is_no_call() -> None:
+    """SUB-009."""
+    table = PendingTable()
+    add(table, method="subscriptions/listen")
+    assert table.alone() is None
+    train = add(table)
+    assert table.alone() is train
+
+
 @pytest.mark.parametrize(
     ("values", "passed"),
     [
