@@ -1,0 +1,84 @@
+"""The section `store.encryption`: the keys that what is stored is encrypted with.
+
+Above: `config`; `assembly` has the keys read. A key is 32 random bytes, written in base64. Contract section
+8, "arguments, answers and results can be encrypted at rest with a key from the environment".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+from proxy.errors import ConfigError
+from proxy.sections import Section
+
+KEY_BYTES: Final = 32
+NEEDED: Final = (
+    f"a key is {KEY_BYTES} random bytes in base64, such as `openssl rand -base64 {KEY_BYTES}` prints"
+)
+
+
+def _key(text: str) -> bytes:
+    """Both alphabets of base64. Raises ValueError."""
+    try:
+        key = base64.b64decode(text.translate(str.maketrans("-_", "+/")), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError(NEEDED)
+    return key
+
+
+def _is_key(value: SecretStr) -> SecretStr:
+    _key(value.get_secret_value())
+    return value
+
+
+def _one_or_several(value: Any) -> Any:
+    """In a variable of the environment one key needs no brackets."""
+    return (value,) if isinstance(value, str) else value
+
+
+SecretKey: TypeAlias = Annotated[SecretStr, AfterValidator(_is_key)]
+
+
+class EncryptionConfig(Section):
+    """Off without keys. The first one encrypts, each decrypts; those of the file come after the others."""
+
+    keys: Annotated[tuple[SecretKey, ...], BeforeValidator(_one_or_several)] = Field(default_factory=tuple)
+    key_file: str | None = Field(default=None, min_length=1)
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.keys) or self.key_file is not None
+
+    def read_keys(self) -> tuple[bytes, ...]:
+        """The keys, in order. Reads the file; raises ConfigError if there is something wrong with it."""
+        given = (_key(key.get_secret_value()) for key in self.keys)
+        return tuple(chain(given, [] if self.key_file is None else _in_file(Path(self.key_file))))
+
+
+def _in_file(path: Path) -> Iterator[bytes]:
+    """One key a line; what begins with # is a comment. Nothing of it is ever repeated."""
+    setting = "store.encryption.key_file"
+    try:
+        lines = path.expanduser().read_text("ascii").splitlines()
+    except OSError as exc:
+        raise ConfigError(f"{setting}: {path} cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{setting}: {path} is not text; {NEEDED}") from exc
+    found = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+    keys = [(number, line) for number, line in found if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"{setting}: {path} holds no key; {NEEDED}")
+    for number, line in keys:
+        try:
+            yield _key(line)
+        except ValueError as exc:
+            raise ConfigError(f"{setting}: {path}, line {number}: {exc}") from exc
