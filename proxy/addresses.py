@@ -6,7 +6,7 @@ Above: `config` alone, as the types of its fields. Contract section 11.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
@@ -84,6 +84,13 @@ def _host(value: str) -> str:
     return value.lower()
 
 
+def _network(value: str) -> str:
+    try:
+        return str(ip_network(value, strict=False))
+    except ValueError:
+        raise ValueError("an IP address or a network is needed, such as 10.0.0.7 or 10.0.0.0/8") from None
+
+
 HostPort: TypeAlias = Annotated[str, AfterValidator(_host_and_port)]
 """Where to listen; an IPv6 address stands in brackets."""
 
@@ -104,6 +111,9 @@ Origin: TypeAlias = Annotated[str, AfterValidator(_origin)]
 
 HostName: TypeAlias = Annotated[str, AfterValidator(_host)]
 """As in a Host header, in lower case, with or without port."""
+
+Network: TypeAlias = Annotated[str, AfterValidator(_network)]
+"""IP addresses: one, or those of a network."""
 
 
 def is_loopback_name(name: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import ClientSession
 
@@ -19,10 +20,11 @@ from proxy.config import Config
 from proxy.downstream.guard import Guard
 from proxy.downstream.http import HttpEndpoint, HttpSettings
 from proxy.downstream.operations import Operations, Report, Scrape
+from proxy.downstream.peers import Peers
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.stdio import LOCAL_USER, StdioEndpoint, StdioSettings
 from proxy.errors import StoreError
-from proxy.limits import Gauge, PollLimit
+from proxy.limits import CallBounds, Gauge, LookupLimit, PollLimit
 from proxy.metrics import Metrics
 from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
@@ -32,6 +34,7 @@ from proxy.routing.runner import Runner
 from proxy.routing.session_layer import SessionLayer
 from proxy.routing.task_changes import TaskChanges
 from proxy.routing.task_methods import TaskMethods
+from proxy.routing.task_quota import TaskQuota
 from proxy.routing.tasks_2025 import Tasks2025
 from proxy.stores.base import Store, TaskStore
 from proxy.stores.disk import DiskStore, Durability
@@ -62,8 +65,9 @@ class Parts:
     def http_endpoint(self, sessions: SessionLayer) -> HttpEndpoint:
         """`sessions` must be running."""
         config, limits, metrics = self.config, self.config.limits, self.upstream.metrics
-        calls = Gauge("calls", limits.calls, "limits.calls")
-        listens = Gauge("listen streams", limits.listens, "limits.listens")
+        share = partial(limits.per_owner, has_others=config.faces_network)
+        calls = Gauge("calls", limits.calls, "limits.calls", per_owner=share("calls"))
+        listens = Gauge("listen streams", limits.listens, "limits.listens", per_owner=share("listens"))
         metrics.show("http_requests", lambda: calls.held)
         metrics.show("http_streams", lambda: listens.held)
         metrics.show("legacy_sessions", lambda: len(sessions))
@@ -74,6 +78,8 @@ class Parts:
             self.secret,
             calls=calls,
             listens=listens,
+            lookups=LookupLimit(limits.failed_lookups, self.clock),
+            peers=Peers(config.trusted_proxies),
             settings=HttpSettings(
                 config.path,
                 limits.body,
@@ -107,7 +113,11 @@ async def assemble(
     secret = await store.secret()
     upstream = Upstream(config, policy, client, clock, metrics)
     pool = Pool(upstream.session, _pool_settings(config), clock, metrics, upstream.health)
-    runner = Runner(pool, store, policy, clock, metrics)
+    limits, share = config.limits, partial(config.limits.per_owner, has_others=config.faces_network)
+    runner = Runner(pool, store, policy, clock, metrics, CallBounds(limits.calls, share("calls")))
+    quota = TaskQuota(
+        store, clock, total=limits.tasks, per_owner=share("tasks"), creations_per_s=limits.task_creations
+    )
     conversion = Conversion(
         runner,
         store,
@@ -115,7 +125,7 @@ async def assemble(
         clock,
         state_key=secret,
         upstream_era=upstream.era,
-        max_calls=config.limits.calls,
+        quota=quota,
     )
     listen = Listen(pool, store, policy, clock, metrics, upstream.era)
     polls = PollLimit(config.limits.polls_per_task, clock)
@@ -128,7 +138,7 @@ async def assemble(
     metrics.show("upstream_sessions", lambda: pool.sessions)
     metrics.show("upstream_waiting", lambda: pool.waiting)
     operations = Operations(_reporter(store, upstream), _scraper(store, metrics))
-    tasks_2025 = Tasks2025(store, runner, changes, policy, polls, clock, max_calls=config.limits.calls)
+    tasks_2025 = Tasks2025(store, runner, changes, policy, polls, clock, quota)
     return Parts(
         config,
         policy,
@@ -199,6 +209,7 @@ def _pool_settings(config: Config) -> PoolSettings:
         wait_s=upstream.wait,
         idle_timeout_s=upstream.idle_timeout,
         max_sessions=config.limits.sessions,
+        max_sessions_per_owner=config.limits.per_owner("sessions", has_others=config.faces_network),
     )
 
 

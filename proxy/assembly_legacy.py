@@ -115,7 +115,13 @@ class LegacyParts:
             )
 
         limits = self.config.limits
-        return SessionLayer(make_server, self.clock, max_sessions=limits.sessions, idle_s=limits.session_idle)
+        return SessionLayer(
+            make_server,
+            self.clock,
+            max_sessions=limits.sessions,
+            max_per_owner=limits.per_owner("sessions", has_others=self.config.faces_network),
+            idle_s=limits.session_idle,
+        )
 
     def handler(self, sessions: SessionLayer) -> LegacyHandler:
         """A server that speaks Streamable HTTP has sessions of its own, and is passed through to."""

@@ -21,6 +21,7 @@ from proxy.addresses import (
     HostPort,
     HttpUrl,
     ListenAddress,
+    Network,
     Origin,
     PlainUrl,
     UrlPath,
@@ -195,6 +196,7 @@ class Config(Section):
     public_url: PlainUrl | None = None
     allowed_hosts: tuple[HostName, ...] = Field(default_factory=tuple)
     allowed_origins: tuple[Origin, ...] = Field(default_factory=tuple)
+    trusted_proxies: tuple[Network, ...] = Field(default_factory=tuple)
     admin: AdminConfig = Field(default_factory=AdminConfig)
     upstream: UpstreamConfig
     tasks: TasksConfig = Field(default_factory=TasksConfig)

@@ -7,11 +7,15 @@ from contextlib import ExitStack
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from structlog.testing import capture_logs
 
 from proxy import limits
 from proxy.errors import LimitReached
-from proxy.limits import Gauge, PollLimit
+from proxy.limits import CallBounds, Gauge, LookupLimit, PollLimit, TokenBuckets
+from proxy.owners import ANONYMOUS, Owner
 from tests.manual_clock import ManualClock
+
+ADA, BOB = Owner("token-ada"), Owner("token-bob")
 
 
 def served(polls: PollLimit, clock: ManualClock, task_id: str, times: int, every_s: float) -> int:
@@ -66,6 +70,91 @@ def test_a_gauge_is_freed_by_whatever_ends_the_work() -> None:
         with pytest.raises(ZeroDivisionError), gauge.hold():
             raise ZeroDivisionError
     assert gauge.held == 0
+
+
+def test_an_owner_has_a_share_and_leaves_the_rest_to_others() -> None:
+    """SEC-003: contract section 8, "per owner"."""
+    gauge = Gauge("calls", 3, "limits.calls", per_owner=2)
+    with ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(gauge.hold(ADA))
+        with pytest.raises(LimitReached, match=r"2 calls of yours .*limits\.calls_per_owner") as fault:
+            held.enter_context(gauge.hold(ADA))
+        assert (fault.value.http_status, fault.value.retry_after_s) == (429, 1)
+        held.enter_context(gauge.hold(ANONYMOUS))
+        with pytest.raises(LimitReached, match=r"3 calls are .*limits\.calls\)"):
+            held.enter_context(gauge.hold(BOB))
+        assert gauge.held == 3
+    assert gauge.held == 0
+    with gauge.hold(ADA), gauge.hold(ADA):
+        assert gauge.held == 2
+
+
+def test_a_share_is_given_back_where_all_is_taken() -> None:
+    gauge = Gauge("calls", 2, "limits.calls", per_owner=1)
+    with gauge.hold(ADA), gauge.hold(), pytest.raises(LimitReached), gauge.hold(BOB):
+        raise AssertionError("there was no room")
+    for _ in range(3):
+        with gauge.hold(BOB):
+            assert gauge.held == 1
+
+
+def test_calls_are_bounded_in_all_and_for_each_owner() -> None:
+    """SEC-003, T25-SEC-005."""
+    bounds = CallBounds(total=10, per_owner=3)
+    bounds.check(9, 2)
+    with pytest.raises(LimitReached, match=r"limits\.calls\)"):
+        bounds.check(10, 0)
+    with pytest.raises(LimitReached, match=r"limits\.calls_per_owner"):
+        bounds.check(5, 3)
+
+
+def failed_lookups(limit: LookupLimit, peer: str, owner: Owner, times: int) -> int:
+    """How many of `times` failed look-ups were let look."""
+    count = 0
+    for _ in range(times):
+        try:
+            limit.begin(peer, owner)()
+            count += 1
+        except LimitReached:
+            pass
+    return count
+
+
+def test_a_peer_that_guesses_is_let_guess_only_so_fast() -> None:
+    """T25-SEC-004: ten seconds' worth at once, then the rate; the answer says when to come back."""
+    clock = ManualClock()
+    limit = LookupLimit(2, clock)
+    assert failed_lookups(limit, "192.0.2.1", ANONYMOUS, 100) == 20
+    with pytest.raises(LimitReached, match=r"limits\.failed_lookups") as fault:
+        limit.begin("192.0.2.1", ANONYMOUS)
+    assert (fault.value.http_status, fault.value.retry_after_s) == (429, 1)
+    clock.jump(5)
+    assert failed_lookups(limit, "192.0.2.1", ANONYMOUS, 100) == 10
+
+
+def test_look_ups_that_succeed_cost_nothing_and_others_are_not_hindered() -> None:
+    """T25-SEC-004: those at another address, and those with a token at the same one."""
+    limit = LookupLimit(2, ManualClock())
+    for _ in range(100):
+        limit.begin("192.0.2.1", ANONYMOUS)
+    assert failed_lookups(limit, "192.0.2.1", ANONYMOUS, 100) == 20
+    assert failed_lookups(limit, "192.0.2.2", ANONYMOUS, 1) == 1
+    assert failed_lookups(limit, "192.0.2.1", ADA, 1) == 1
+
+
+def test_who_guesses_too_much_is_seen_in_the_log() -> None:
+    """T25-SEC-010."""
+    limit = LookupLimit(2, ManualClock())
+    with capture_logs() as logs:
+        failed_lookups(limit, "192.0.2.1", ANONYMOUS, 100)
+    assert [(log["event"], log["peer"]) for log in logs] == [("task_lookups_limited", "192.0.2.1")]
+
+
+def test_to_look_at_a_bucket_takes_nothing() -> None:
+    buckets = TokenBuckets(1, ManualClock(), burst=2)
+    assert [buckets.wait_s("a") for _ in range(5)] == [0] * 5
+    assert [buckets.take("a"), buckets.take("a"), buckets.take("a")] == [0, 0, 1]
 
 
 def test_an_ordinary_client_is_always_served() -> None:

@@ -7,10 +7,11 @@ what happens elsewhere cannot wait, a listen stream can.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from proxy.clock import Pulse
-from proxy.errors import LimitReached, ProxyError
+from proxy.errors import LimitReached, ProxyError, TaskNotFound
 from proxy.protocol import jsonrpc, names
 from proxy.routing.base import Answer
 
@@ -23,7 +24,8 @@ _MAY_BE_LEFT_OUT: Final = frozenset({names.PROGRESS, names.LOG_MESSAGE})
 class Exchange:
     """The notifications of one request, then its answer or fault. Implements `routing.base.Sink`."""
 
-    def __init__(self) -> None:
+    def __init__(self, lookup_failed: Callable[[], None] = lambda: None) -> None:
+        self.lookup_failed = lookup_failed
         self.changed = Pulse()
         self.answer: Answer | None = None
         self.fault: ProxyError | None = None
@@ -60,6 +62,8 @@ class Exchange:
 
     def fail(self, fault: ProxyError) -> None:
         if not self.done:
+            if isinstance(fault, TaskNotFound):
+                self.lookup_failed()
             self.fault = fault
             self.changed.beat()
 

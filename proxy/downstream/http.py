@@ -21,6 +21,7 @@ from proxy.downstream.bodies import Bodies
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.guard import Guard
 from proxy.downstream.legacy_http import METHODS, LegacyEntrance
+from proxy.downstream.peers import Peers
 from proxy.downstream.posted import Posted, header_era, read_posted
 from proxy.downstream.reply_writer import ReplyWriter, leave_as_given
 from proxy.downstream.responses import Responder, accepts_stream, plain_response, refusal
@@ -28,7 +29,7 @@ from proxy.downstream.validation import Headers, Rejection, read_message
 from proxy.downstream.well_known import EVERY_PAGE, WellKnownPages
 from proxy.eras.era import Era
 from proxy.errors import ClientProtocolError, ErrorCode, InternalError, ProxyError, ShuttingDown
-from proxy.limits import Gauge
+from proxy.limits import Gauge, LookupLimit
 from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Metrics
 from proxy.owners import Credentials, Owner, owner_of
@@ -40,6 +41,8 @@ from proxy.routing.router import Router
 from proxy.routing.well_known import WellKnown
 
 QUIET_S: Final = 10.0  # a stream begins, or gets a comment: whatever is in the middle cuts at 20 or more
+
+_LOOK_UP: Final = names.TASK_METHODS | {names.SUBSCRIPTIONS_LISTEN}
 
 log = get_logger()
 
@@ -68,6 +71,8 @@ class HttpEndpoint:
         *,
         calls: Gauge,
         listens: Gauge,
+        lookups: LookupLimit,
+        peers: Peers,
         settings: HttpSettings,
         clock: Clock,
         legacy: LegacyHandler | None = None,
@@ -81,6 +86,8 @@ class HttpEndpoint:
         self._secret = secret
         self._calls = calls
         self._listens = listens
+        self._lookups = lookups
+        self._peers = peers
         self._settings = settings
         self._bodies = Bodies(settings.max_body_bytes, settings.body_s)
         self._clock = clock
@@ -89,7 +96,15 @@ class HttpEndpoint:
         self._legacy = (
             None
             if legacy is None
-            else LegacyEntrance(legacy, writer, calls=calls, listens=listens, clock=clock, metrics=metrics)
+            else LegacyEntrance(
+                legacy,
+                writer,
+                calls=calls,
+                listens=listens,
+                lookups=self._begin_lookup,
+                clock=clock,
+                metrics=metrics,
+            )
         )
         self._retry_after_s: int | None = None
 
@@ -136,7 +151,7 @@ class HttpEndpoint:
                 return web.Response(status=HTTPStatus.ACCEPTED)
             self._admit(http, request)
             gauge = self._listens if request.method == names.SUBSCRIPTIONS_LISTEN else self._calls
-            with gauge.hold():
+            with gauge.hold(request.owner):
                 return await self._serve(http, request)
         except Rejection as exc:
             self._metrics.refused(exc.fault)
@@ -218,6 +233,8 @@ class HttpEndpoint:
     async def _serve(self, http: web.Request, request: ClientRequest) -> web.StreamResponse:
         """Have the request handled, and write what comes of it as it comes."""
         exchange, responder = Exchange(), Responder(http, request, self._clock, quiet_s=QUIET_S)
+        if request.method in _LOOK_UP:
+            exchange.lookup_failed = self._begin_lookup(http, request.owner)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._handle, request, exchange)
             try:
@@ -228,6 +245,10 @@ class HttpEndpoint:
                     http.transport.abort()  # what is half written must not be followed by anything
             tasks.cancel_scope.cancel()
         return responder.response or web.Response()
+
+    def _begin_lookup(self, http: web.Request, owner: Owner) -> Callable[[], None]:
+        """See `LookupLimit.begin`."""
+        return self._lookups.begin(self._peers.of(http), owner)
 
     async def _handle(self, request: ClientRequest, exchange: Exchange) -> None:
         try:

@@ -6,7 +6,8 @@ serves it, and `reply_writer`. Transports 2025-03-26 ... 2025-11-25, "Streamable
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from http import HTTPMethod, HTTPStatus
 from typing import Final
 
@@ -16,18 +17,24 @@ from proxy.clock import Clock
 from proxy.downstream.posted import Posted
 from proxy.downstream.reply_writer import ReplyWriter
 from proxy.downstream.responses import refusal
-from proxy.errors import ShuttingDown, UpstreamError
+from proxy.errors import ShuttingDown, TaskNotFound, UpstreamError
 from proxy.limits import Gauge
 from proxy.metrics import Metrics, Outcome, Refusal
 from proxy.owners import Owner
+from proxy.protocol import names
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.counted import counted
-from proxy.routing.legacy import HttpMessage, LegacyHandler
+from proxy.routing.legacy import HttpMessage, LegacyHandler, Reply
 
 _POST, _GET = HTTPMethod.POST, HTTPMethod.GET  # to name one of this enum takes a microsecond each time
 _BAD_REQUEST, _SERVER_ERROR = HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR
 
 _WANTS_CREDENTIALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+_NOT_FOUND: Final = TaskNotFound.MESSAGE.encode()
+
+BeginLookup = Callable[[web.Request, Owner], Callable[[], None]]
+"""See `LookupLimit.begin`."""
 
 METHODS: Final = frozenset({HTTPMethod.GET, HTTPMethod.HEAD, HTTPMethod.DELETE})
 """Those beside POST."""
@@ -44,6 +51,7 @@ class LegacyEntrance:
         *,
         calls: Gauge,
         listens: Gauge,
+        lookups: BeginLookup,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -51,6 +59,7 @@ class LegacyEntrance:
         self._writer = writer
         self._calls = calls
         self._listens = listens
+        self._begin_lookup = lookups
         self._clock = clock
         self._metrics = metrics
         self._retry_after_s: int | None = None
@@ -75,8 +84,11 @@ class LegacyEntrance:
             if (asks := _first_request(posted)) is None:
                 return await self._serve(http, message)
             with counted(asks.method, "legacy", self._metrics, self._clock) as ending:
-                with self._admit(self._calls):
-                    response = await self._serve(http, message)
+                with self._admit(self._calls, owner):
+                    if asks.method in names.TASK_METHODS_2025:
+                        response = await self._look_up(http, message)
+                    else:
+                        response = await self._serve(http, message)
                 ending.outcome = _outcome_of(response)
                 if response.status in _WANTS_CREDENTIALS:
                     self._metrics.refused_for(Refusal.AUTH)
@@ -94,18 +106,33 @@ class LegacyEntrance:
         )
         is_stream = message.method is _GET
         try:
-            with self._admit(self._listens) if is_stream else nullcontext():
+            with self._admit(self._listens, owner) if is_stream else nullcontext():
                 return await self._serve(http, message)
         except UpstreamError as exc:
             return refusal(None, exc, exc.status or HTTPStatus.BAD_GATEWAY)
 
-    def _admit(self, gauge: Gauge) -> AbstractContextManager[None]:
+    def _admit(self, gauge: Gauge, owner: Owner) -> AbstractContextManager[None]:
         if self._retry_after_s is not None:
             raise ShuttingDown(retry_after_s=self._retry_after_s)
-        return gauge.hold()
+        return gauge.hold(owner)
 
     async def _serve(self, http: web.Request, message: HttpMessage) -> web.StreamResponse:
         return await self._writer.write(http, self._handler.serve(message))
+
+    async def _look_up(self, http: web.Request, message: HttpMessage) -> web.StreamResponse:
+        failed = self._begin_lookup(http, message.owner)
+        return await self._writer.write(http, _looked_up(self._handler.serve(message), failed))
+
+
+@asynccontextmanager
+async def _looked_up(
+    serving: AbstractAsyncContextManager[Reply], failed: Callable[[], None]
+) -> AsyncIterator[Reply]:
+    """A task that is not there is told at once and in our words, wherever below it was looked for."""
+    async with serving as reply:
+        if isinstance(reply.body, bytes) and _NOT_FOUND in reply.body:
+            failed()
+        yield reply
 
 
 def _first_request(posted: Posted) -> Request | None:

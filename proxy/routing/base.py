@@ -43,6 +43,10 @@ class Sink(Protocol):
         """Tell one. Does not block: a client that is far behind may miss it, or have its request ended."""
         ...
 
+    def lookup_failed(self) -> None:
+        """A task that the request named is not there for its owner: counted against enumeration."""
+        ...
+
     async def ready(self) -> None:
         """Wait until all that was told is on its way to the client; for those who can wait."""
         ...

@@ -35,6 +35,7 @@ from proxy.routing.outcomes import answer_of, with_server_info
 from proxy.routing.parking import Parking
 from proxy.routing.rounds import Round
 from proxy.routing.runner import Runner
+from proxy.routing.task_quota import TaskQuota
 from proxy.stores.base import TaskStore
 from proxy.tasks import lifecycle, views
 from proxy.tasks.policy import CONVERTIBLE, InputMode, Policy, ToolMode, ToolPolicy
@@ -57,16 +58,15 @@ class Conversion:
         clock: Clock,
         state_key: bytes,
         upstream_era: Callable[[], Era | None] = lambda: Era.LEGACY,
-        max_calls: int = 1_000,
+        quota: TaskQuota | None = None,
     ) -> None:
-        """`upstream_era`: what is known of it now. A modern one's `requestState` passes (MRTR-020).
-        `max_calls`: how many may run upstream at a time, tasks and parked ones among them."""
+        """`upstream_era`: what is known of it now. A modern one's `requestState` passes (MRTR-020)."""
         self._runner = runner
         self._store = store
         self._policy = policy
         self._clock = clock
         self._upstream_era = upstream_era
-        self._max_calls = max_calls
+        self._quota = quota or TaskQuota(store, clock)
         self._parking = Parking(runner, clock, state_key, policy.mrtr_wait_s)
 
     async def serve(self, request: ClientRequest, sink: Sink, check: SessionCheck) -> Answer:
@@ -99,10 +99,7 @@ class Conversion:
         self._parking.stop_all()
 
     def _first_round(self, request: ClientRequest, check: SessionCheck) -> Round:
-        if self._runner.in_flight >= self._max_calls:
-            raise LimitReached(
-                f"{self._max_calls} calls are in progress (limits.calls); try again later", retry_after_s=1
-            )
+        self._runner.check_room(request.owner)
         member = CONVERTIBLE.get(request.method)
         name = (request.params.text(member) if member else None) or ""
         policy = self._policy.for_tool(name) if member else NO_TOOL
@@ -186,10 +183,12 @@ class Conversion:
 
     async def _convert(self, rnd: Round) -> Answer | None:
         """Store the task, then answer its handle. None if there is something better to answer: what the
-        client lacks for a question that came meanwhile, or, if the store is broken, the call's own result.
+        client lacks for a question that came meanwhile, or, if the store is broken or the owner has too many
+        tasks, the call's own result.
 
-        Raises StoreError for tools that are served as tasks only: nothing was sent then. A record of which
-        the store cannot say whether it will still be made has no reader: its id is given to nobody.
+        Raises StoreError or LimitReached for tools that are served as tasks only: nothing was sent then. A
+        record of which the store cannot say whether it will still be made has no reader: its id is given to
+        nobody.
         """
         call, now_ms = rnd.call, self._clock.wall_ms()
         task = lifecycle.created(
@@ -210,14 +209,10 @@ class Conversion:
         task = replace(task, trace=call.trace, sent=not is_waiting, server_info=info)
         call.converting = True
         try:
+            await self._quota.take(rnd.request.owner)
             await self._store.create(task)
-        except StoreError as exc:
-            log.error("task_not_stored", tool=call.name, reason=exc.message)
-            call.converting = False
-            call.changed.beat()
-            if call.policy.mode is ToolMode.REQUIRED:
-                raise StoreError("the task could not be stored; the call was not sent") from exc
-            rnd.may_convert = False
+        except (StoreError, LimitReached) as exc:
+            self._not_stored(rnd, exc)
             return None
         log.info("task_created", task=task_hash(task.id), tool=call.name)
         self._runner.follow(call, task)
@@ -225,6 +220,21 @@ class Conversion:
             return None
         handle = views.create_task_result(task, self._policy.polling, self._clock.wall_ms())
         return ResultAnswer(with_server_info(handle, call.server_info))
+
+    def _not_stored(self, rnd: Round, fault: StoreError | LimitReached) -> None:
+        """The call goes on without a task, unless its tool is served as one only: then nothing was sent."""
+        call = rnd.call
+        if isinstance(fault, StoreError):
+            log.error("task_not_stored", tool=call.name, reason=fault.message)
+        else:
+            log.warning("task_not_admitted", tool=call.name, reason=fault.message)
+        call.converting = False
+        call.changed.beat()
+        if call.policy.mode is ToolMode.REQUIRED:
+            if isinstance(fault, LimitReached):
+                raise fault
+            raise StoreError("the task could not be stored; the call was not sent") from fault
+        rnd.may_convert = False
 
     def _ask(self, rnd: Round) -> Answer:
         """The open questions; the call is parked until the retry that brings the answers."""

@@ -94,7 +94,7 @@ class Listen:
             raise missing_capability(TASKS_REQUIRED, "taskIds in subscriptions/listen")
         named = [i for i in asked.task_ids or () if is_task_id(i)]
         async with self._store.watch(named) as watch:  # from before the owner is checked: no change is missed
-            own = await self._own_tasks(request, named)
+            own = await self._own_tasks(request, named, sink)
             granted_ids = None if asked.task_ids is None else tuple(own)
             others = tuple(i for i in asked.task_ids or () if not is_task_id(i))
             if self._upstream_era() is Era.LEGACY:
@@ -123,7 +123,7 @@ class Listen:
 
     # -- tasks --------------------------------------------------------------------------------------
 
-    async def _own_tasks(self, request: ClientRequest, ids: list[str]) -> dict[str, _Told]:
+    async def _own_tasks(self, request: ClientRequest, ids: list[str], sink: Sink) -> dict[str, _Told]:
         """The client's own among these. Of those that have ended already nothing counts as told.
 
         Foreign and unknown ids are left out, and cannot be told apart (TX-NOT-003).
@@ -134,11 +134,13 @@ class Listen:
                 task = await self._store.get(task_id, result=False)
             except TaskNotFound:
                 self._metrics.lookup_denied(Denied.UNKNOWN)
+                sink.lookup_failed()
                 continue
             if task.owner == request.owner.key:
                 own[task_id] = _NOTHING if task.status.is_terminal else _Told.of(task)
             else:
                 self._metrics.lookup_denied(Denied.FOREIGN)
+                sink.lookup_failed()
         return own
 
     async def _tell_tasks(self, subscription: Subscription, watch: Watch, own: dict[str, _Told]) -> None:

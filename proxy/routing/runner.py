@@ -9,6 +9,7 @@ at any point. Contract sections 4 and 9.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
@@ -30,8 +31,10 @@ from proxy.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from proxy.limits import CallBounds
 from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Metrics
+from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing import modern_input, url_elicitations
@@ -49,6 +52,7 @@ from proxy.upstream.session import LegacySession
 
 ANSWER_RETRY_S: Final = 0.5
 LOOK_AGAIN_S: Final = 1.0
+_NO_SHARES: Final = CallBounds()
 
 log = get_logger()
 
@@ -57,9 +61,17 @@ class Runner:
     """See the module. `run` must be running."""
 
     def __init__(
-        self, pool: Pool, store: TaskStore, policy: Policy, clock: Clock, metrics: Metrics = UNSERVED
+        self,
+        pool: Pool,
+        store: TaskStore,
+        policy: Policy,
+        clock: Clock,
+        metrics: Metrics = UNSERVED,
+        bounds: CallBounds = _NO_SHARES,
     ) -> None:
         self._metrics = metrics
+        self._bounds = bounds
+        self._by_owner: Counter[Owner] = Counter()
         self._pool = pool
         self._store = store
         self._policy = policy
@@ -98,6 +110,10 @@ class Runner:
     def in_flight(self) -> int:
         return len(self._calls)
 
+    def check_room(self, owner: Owner) -> None:
+        """Whether one more call of this owner may be begun. Raises LimitReached (429)."""
+        self._bounds.check(len(self._calls), self._by_owner.get(owner, 0))
+
     async def wait_idle(self) -> None:
         """Until no call is in flight, and no task runs."""
         while self._calls or self._followers:
@@ -113,6 +129,7 @@ class Runner:
         if call.ended:
             return
         self._calls.add(call)
+        self._by_owner[call.request.owner] += 1
         self.spawn(self._drive, call)
         self.spawn(self._keep_limits, call)
 
@@ -161,7 +178,13 @@ class Runner:
             raise
         finally:
             self._calls.discard(call)
+            self._leave(call.request.owner)
             self._ends.beat()
+
+    def _leave(self, owner: Owner) -> None:
+        self._by_owner[owner] -= 1
+        if not self._by_owner[owner]:
+            del self._by_owner[owner]
 
     async def _give_up_left(self, call: LiveCall) -> None:
         """One that was stopped before it was taken up: the upstream works on it, and is told all the same."""

@@ -49,11 +49,12 @@ class SessionLayer:
         *,
         max_sessions: int,
         idle_s: float,
+        max_per_owner: int | None = None,
     ) -> None:
         self._make_server = make_server
         self._clock = clock
         self._idle_s = idle_s
-        self._sessions: SessionTable[HttpSession] = SessionTable(max_sessions)
+        self._sessions: SessionTable[HttpSession] = SessionTable(max_sessions, max_per_owner)
         self._tasks: TaskGroup | None = None
         self._closing = False
         self._changed = Pulse()

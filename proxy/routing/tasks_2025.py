@@ -22,7 +22,6 @@ from proxy.errors import (
     ClientProtocolError,
     ErrorCode,
     IllegalTransition,
-    LimitReached,
     ProxyError,
     StoreError,
     TaskNotFound,
@@ -40,6 +39,7 @@ from proxy.routing.live import LiveCall, Place
 from proxy.routing.offers import Channel, is_offer_id
 from proxy.routing.runner import Runner
 from proxy.routing.task_changes import TaskChanges
+from proxy.routing.task_quota import TaskQuota
 from proxy.stores.base import TaskStore
 from proxy.tasks import lifecycle, views_2025
 from proxy.tasks.policy import Policy, ToolPolicy
@@ -65,8 +65,7 @@ class Tasks2025:
         policy: Policy,
         polls: PollLimit,
         clock: Clock,
-        *,
-        max_calls: int,
+        quota: TaskQuota | None = None,
     ) -> None:
         self._store = store
         self._runner = runner
@@ -74,7 +73,7 @@ class Tasks2025:
         self.policy = policy
         self._polls = polls
         self._clock = clock
-        self._max_calls = max_calls
+        self._quota = quota or TaskQuota(store, clock)
         self._companions: dict[str, Companion] = {}
         self._waits: set[anyio.CancelScope] = set()
 
@@ -97,10 +96,8 @@ class Tasks2025:
     ) -> Answer:
         """Store the task, send its call, answer CreateTaskResult. `offered` is what the server was told of
         the client. Raises LimitReached or StoreError; then nothing was sent upstream."""
-        if self._runner.in_flight >= self._max_calls:
-            raise LimitReached(
-                f"{self._max_calls} calls are in progress (limits.calls); try again later", retry_after_s=1
-            )
+        self._runner.check_room(owner)
+        await self._quota.take(owner)
         name = params.text("name") or ""
         request = ClientRequest(rid, names.TOOLS_CALL, params, owner, any_capabilities(offered))
         call = LiveCall(request, name, tool, want_progress=True, check=_unchecked, place=place)

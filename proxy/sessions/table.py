@@ -44,8 +44,9 @@ S = TypeVar("S", bound=Session)
 class SessionTable(Generic[S]):
     """All that take up room: those in use, and those that are over and whose server has not ended yet."""
 
-    def __init__(self, max_sessions: int) -> None:
+    def __init__(self, max_sessions: int, max_per_owner: int | None = None) -> None:
         self._max_sessions = max_sessions
+        self._max_per_owner = max_sessions if max_per_owner is None else max_per_owner
         self._sessions: dict[str, S] = {}
 
     def __len__(self) -> int:
@@ -76,12 +77,16 @@ class SessionTable(Generic[S]):
 
     def to_make_room(self, owner: Owner, now: float) -> S | None:
         """The session that has to end before this owner gets another one: the one that is idle for longest,
-        one of the owner's own if there is one. None if there is room.
+        one of the owner's own if there is one, or the owner has as many as one may. None if there is room.
 
         Raises LimitReached (503) if nobody's can be ended, or too many are still ending.
         """
         in_use = [session for session in self._sessions.values() if not session.is_over]
-        if len(in_use) < self._max_sessions and len(self._sessions) < 2 * self._max_sessions:
+        own = [session for session in in_use if session.owner == owner]
+        has_share = len(own) >= self._max_per_owner
+        if has_share:
+            in_use = own
+        elif len(in_use) < self._max_sessions and len(self._sessions) < 2 * self._max_sessions:
             return None
         idle = [
             (session.owner != owner, since, session)
@@ -89,8 +94,13 @@ class SessionTable(Generic[S]):
             if (since := session.idle_since) is not None and now - since >= MAKES_ROOM_AFTER_S
         ]
         if not idle or len(self._sessions) >= 2 * self._max_sessions:
+            in_use_text = (
+                f"{self._max_per_owner} sessions of yours are in use (limits.sessions_per_owner)"
+                if has_share
+                else f"{self._max_sessions} sessions are in use (limits.sessions)"
+            )
             raise LimitReached(
-                f"{self._max_sessions} sessions are in use (limits.sessions); try again later",
+                f"{in_use_text}; try again later",
                 retry_after_s=FULL_RETRY_S,
                 status=HTTPStatus.SERVICE_UNAVAILABLE,
             )

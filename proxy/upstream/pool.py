@@ -54,6 +54,7 @@ class PoolSettings:
     wait_s: float = 600.0
     idle_timeout_s: float | None = 600.0
     max_sessions: int = 256
+    max_sessions_per_owner: int = 256
 
 
 MakeSession = Callable[[Owner, ClientCapabilities, ChangeListener], LegacySession]
@@ -229,8 +230,12 @@ class Pool:
         """A further session, if the bounds allow one."""
         if sum(s.key == key and s.usable for s in self._slots) >= self._settings.processes:
             return None
+        own = [s for s in self._slots if s.key.owner == key.owner]
+        if len(own) >= self._settings.max_sessions_per_owner:
+            self._make_room(own)
+            return None
         if len(self._slots) >= self._settings.max_sessions:
-            self._make_room()
+            self._make_room(self._slots)
             return None
         assert self._tasks is not None  # `run` is running
 
@@ -242,10 +247,10 @@ class Pool:
         self._tasks.start_soon(self._keep, slot)
         return slot
 
-    def _make_room(self) -> None:
+    def _make_room(self, among: list[Slot]) -> None:
         """End the session that was idle for longest, one at a time; its end serves those who wait."""
-        idle = [s for s in self._slots if s.idle]
-        if idle and not any(s.leaving for s in self._slots):
+        idle = [s for s in among if s.idle]
+        if idle and not any(s.leaving for s in among):
             min(idle, key=lambda s: s.idle_since).end()
 
     # -- sessions -----------------------------------------------------------------------------------
@@ -291,7 +296,8 @@ class Pool:
             return
         log.warning("upstream_failed", reason=error.message)
         self._health.failed(error)
-        if not isinstance(error, UpstreamRefused):  # 401, 403: it is there, and wants another caller
+        wants_another = isinstance(error, UpstreamRefused) and error.status is not None
+        if not wants_another:  # 401, 403: it is there, and wants another caller
             self._back_off.failed(slot.key)
         if not any(s.key == slot.key and s.session.is_alive for s in self._slots):
             self._refuse_waiters([w for w in self._waiters if w.key == slot.key], error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,9 +19,10 @@ from proxy.downstream.connection import ConnectionBounds
 from proxy.downstream.guard import Guard
 from proxy.downstream.http import HttpEndpoint, HttpSettings
 from proxy.downstream.operations import Operations
+from proxy.downstream.peers import Peers
 from proxy.downstream.server import HttpRunner
 from proxy.errors import ProxyError
-from proxy.limits import Gauge
+from proxy.limits import Gauge, LookupLimit
 from proxy.metrics import Metrics
 from proxy.owners import Credentials
 from proxy.protocol import names
@@ -222,6 +223,9 @@ async def http_rig(
     *,
     calls: int = 100,
     listens: int = 100,
+    calls_per_owner: int | None = None,
+    lookups_per_s: float = 100.0,
+    trusted: Sequence[str] = (),
     legacy: LegacyHandler | None = None,
     well_known: WellKnown | None = None,
     bounds: ConnectionBounds = BOUNDS,
@@ -237,8 +241,10 @@ async def http_rig(
         Guard(is_loopback=True, allowed_hosts=frozenset(), allowed_origins=frozenset({ORIGIN})),
         credentials,
         b"s" * 32,
-        calls=Gauge("calls", calls, "limits.calls"),
+        calls=Gauge("calls", calls, "limits.calls", per_owner=calls_per_owner),
         listens=Gauge("listen streams", listens, "limits.listens"),
+        lookups=LookupLimit(lookups_per_s, clock),
+        peers=Peers(trusted),
         settings=HttpSettings("/mcp", MAX_BODY, 64, lambda: supported, body_s),
         clock=clock,
         legacy=legacy,

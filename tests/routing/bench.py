@@ -20,7 +20,7 @@ from proxy.downstream.validation import Headers, read_modern
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.eras.era import Era
 from proxy.errors import ProxyError
-from proxy.limits import PollLimit
+from proxy.limits import CallBounds, PollLimit
 from proxy.metrics import Metrics
 from proxy.owners import ANONYMOUS, Owner
 from proxy.protocol import jsonrpc, names
@@ -34,6 +34,7 @@ from proxy.routing.router import Router
 from proxy.routing.runner import Runner
 from proxy.routing.task_changes import TaskChanges
 from proxy.routing.task_methods import TaskMethods
+from proxy.routing.task_quota import TaskQuota
 from proxy.stores.memory import MemoryStore
 from proxy.tasks.policy import InputMode, Policy, ToolMode, ToolPolicy
 from proxy.tasks.task import Task
@@ -71,6 +72,7 @@ class Exchanged:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     told: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     slow: bool = False
+    failed_lookups: int = 0
     raw: bytes = b""
     _answer: Answer | ProxyError | None = None
     _done: anyio.Event = field(default_factory=anyio.Event)
@@ -81,6 +83,9 @@ class Exchanged:
     def notify(self, method: str, params: bytes | None) -> None:
         assert not self.done, "nothing follows the answer"
         self.told.append((method, json.loads(params or b"{}")))
+
+    def lookup_failed(self) -> None:
+        self.failed_lookups += 1
 
     async def ready(self) -> None:
         if self.slow:
@@ -219,7 +224,15 @@ def _http_headers(message: Request, more: Mapping[str, str]) -> Headers:
 class Bench:
     """All parts, wired as `assembly` does. Enter `bench()`."""
 
-    def __init__(self, server: FakeServer, policy: Policy, settings: PoolSettings, polls: float) -> None:
+    def __init__(
+        self,
+        server: FakeServer,
+        policy: Policy,
+        settings: PoolSettings,
+        polls: float,
+        calls: CallBounds,
+        quota: Mapping[str, Any],
+    ) -> None:
         self.server = server
         self.clock = ManualClock()
         self.memory = MemoryStore(self.clock)
@@ -228,6 +241,8 @@ class Bench:
         self.era: UpstreamEra | None = None
         self._settings = settings
         self._polls = polls
+        self._calls = calls
+        self._quota = quota
         self.tasks: TaskGroup
         self.start_over()
 
@@ -235,9 +250,17 @@ class Bench:
         """New parts before the same store: what a restart leaves."""
         self.metrics = Metrics()
         self.pool = Pool(self._session, self._settings, self.clock, self.metrics)
-        self.runner = Runner(self.pool, self.store, self.policy, self.clock, self.metrics)
-        key = b"k" * 32
-        self.conversion = Conversion(self.runner, self.store, self.policy, self.clock, key, self._known_era)
+        self.runner = Runner(self.pool, self.store, self.policy, self.clock, self.metrics, self._calls)
+        self.quota = TaskQuota(self.store, self.clock, **self._quota)
+        self.conversion = Conversion(
+            self.runner,
+            self.store,
+            self.policy,
+            self.clock,
+            b"k" * 32,
+            self._known_era,
+            self.quota,
+        )
         self.listen = Listen(self.pool, self.store, self.policy, self.clock, self.metrics)
         polls = PollLimit(self._polls, self.clock)
         changes = TaskChanges(self.store, self.runner, self.policy, self.clock, self.metrics)
@@ -292,10 +315,12 @@ async def bench(
     policy: Policy = POLICY,
     settings: PoolSettings = PoolSettings(idle_timeout_s=None),  # noqa: B008 - a frozen value
     polls: float = 100.0,
+    calls: CallBounds = CallBounds(),  # noqa: B008 - a frozen value
+    quota: Mapping[str, Any] | None = None,
     bound_s: float = HANG_S,
 ) -> AsyncIterator[Bench]:
     """Everything runs inside, within `bound_s` of real time."""
-    made = Bench(server or FakeServer(), policy, settings, polls)
+    made = Bench(server or FakeServer(), policy, settings, polls, calls, quota or {})
     with anyio.fail_after(bound_s):
         async with anyio.create_task_group() as tasks:
             made.tasks = tasks

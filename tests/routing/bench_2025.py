@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from proxy.eras.tasks_2025 import NO_TASKS, UpstreamTasks, declared_by
 from proxy.errors import ProxyError, UpstreamError
-from proxy.limits import PollLimit
+from proxy.limits import CallBounds, PollLimit
 from proxy.owners import Owner
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.jsonrpc import ErrorResponse, Request, ResultResponse
@@ -226,9 +226,7 @@ class Bench2025:
         rig = self.rig
         changes = TaskChanges(rig.store, rig.runner, rig.policy, rig.clock, rig.metrics)
         polls = PollLimit(rig._polls, rig.clock)
-        self.tasks = Tasks2025(
-            rig.store, rig.runner, changes, rig.policy, polls, rig.clock, max_calls=MAX_CALLS
-        )
+        self.tasks = Tasks2025(rig.store, rig.runner, changes, rig.policy, polls, rig.clock, rig.quota)
 
     def client(
         self,
@@ -272,10 +270,15 @@ class Bench2025:
 
 @asynccontextmanager
 async def bench_2025(
-    server: FakeServer | None = None, *, policy: Policy = SHORT, polls: float = 100.0
+    server: FakeServer | None = None,
+    *,
+    policy: Policy = SHORT,
+    polls: float = 100.0,
+    calls: CallBounds = CallBounds(MAX_CALLS, MAX_CALLS),  # noqa: B008 - a frozen value
+    quota: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Bench2025]:
     """Everything runs inside."""
-    async with bench(server, policy=policy, polls=polls) as rig:
+    async with bench(server, policy=policy, polls=polls, calls=calls, quota=quota) as rig:
         yield Bench2025(rig, rig.tasks)
 
 

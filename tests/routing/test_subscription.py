@@ -64,6 +64,9 @@ class Told(list[tuple[str, bytes | None]]):
     def notify(self, method: str, params: bytes | None) -> None:
         self.append((method, params))
 
+    def lookup_failed(self) -> None:
+        raise AssertionError("no task is looked up here")
+
     async def ready(self) -> None:
         raise AssertionError("nobody waits here")
 

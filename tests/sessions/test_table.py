@@ -102,3 +102,23 @@ def test_what_was_removed_is_there_no_more() -> None:
     assert list(made) == []
     with pytest.raises(ClientProtocolError):
         made.find(mine.id, ADA)
+
+
+def test_an_owner_with_its_share_ends_one_of_its_own_though_there_is_room() -> None:
+    """SEC-003: never somebody else's, however long that is idle."""
+    own, others = [Held(ADA, idle_since=500.0), Held(ADA, idle_since=100.0)], [Held(BOB, idle_since=0.0)]
+    made: SessionTable[Held] = SessionTable(10, 2)
+    for session in (*own, *others):
+        made.add(session)
+    assert made.to_make_room(ADA, NOW) is own[1]
+    assert made.to_make_room(BOB, NOW) is None
+
+
+def test_an_owner_whose_share_is_in_use_is_refused_and_others_are_not() -> None:
+    """SEC-003: 503, which names the setting."""
+    made: SessionTable[Held] = SessionTable(10, 1)
+    made.add(Held(ADA))
+    with pytest.raises(LimitReached, match=r"1 sessions of yours .*limits\.sessions_per_owner") as fault:
+        made.to_make_room(ADA, NOW)
+    assert fault.value.http_status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert made.to_make_room(BOB, NOW) is None

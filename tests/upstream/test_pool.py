@@ -778,6 +778,26 @@ async def test_at_the_bound_with_nothing_idle_who_waits_is_told_why() -> None:
         assert not b.servers[0].closed
 
 
+async def test_an_owner_with_its_share_makes_room_among_its_own_and_leaves_the_others_alone() -> None:
+    """SEC-003: sessions and subprocesses per owner."""
+    async with bench(max_sessions_per_owner=1) as b:
+        for holder in (b.lease(BOB), b.lease(ALICE)):
+            await holder.got()
+            await holder.go()
+        bobs, alices = b.servers
+        further = b.lease(ALICE, ASKABLE)
+        await until(lambda: alices.closed)
+        await further.got()
+        assert not bobs.closed
+        waiting = b.lease(ALICE)
+        await settle()
+        assert waiting.waits
+        await b.lease(CAROL).got()
+        assert not bobs.closed
+        await further.go()
+        await waiting.got()
+
+
 # ------------------------------------------------------------------------------------------- the end
 
 
