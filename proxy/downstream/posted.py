@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from proxy.downstream.validation import Rejection, said_version
@@ -62,9 +63,14 @@ def header_era(versions: Sequence[str]) -> Era:
     """The era that the version header says; a header that names several versions is for modern rules to
     refuse."""
     for version in versions:
-        if client_era(has_meta_version=False, version_header=version.strip(" \t")) is Era.MODERN:
+        if _era_of_version(version) is Era.MODERN:
             return Era.MODERN
     return Era.LEGACY
+
+
+@lru_cache(maxsize=16)  # every message says one, and all the same few
+def _era_of_version(version: str) -> Era:
+    return client_era(has_meta_version=False, version_header=version.strip(" \t"))
 
 
 def _era_of(message: Message, versions: Sequence[str]) -> Era:

@@ -84,7 +84,12 @@ class HttpPassthrough:
             return self._initialize(message)
         if message.method is _GET:
             return self._get(message)
-        return self._pass(message)
+        return self.pass_on(message)
+
+    def pass_on(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
+        """See `LegacyHandler`. For a message that is known to need nothing else: no `initialize`, no GET, and
+        of no session of our own."""
+        return _Passed(self._forward(message))
 
     def drain(self) -> None:
         self.streams.end_all()
@@ -96,9 +101,6 @@ class HttpPassthrough:
     ) -> AbstractAsyncContextManager[Forwarded]:
         body = message.body if message.method is _POST else None
         return self._upstream.forward(message.method, message.headers, body, query=message.query, plain=plain)
-
-    def _pass(self, message: HttpMessage) -> AbstractAsyncContextManager[Reply]:
-        return _Passed(self._forward(message))
 
     @asynccontextmanager
     async def _initialize(self, message: HttpMessage) -> AsyncIterator[Reply]:
@@ -165,6 +167,8 @@ class _Passed:
     async def __aenter__(self) -> Reply:
         answer = await self._forwarded.__aenter__()
         try:
+            if (body := answer.at_hand()) is not None:  # as of nearly all
+                return Reply(answer.status, answer.headers, body)
             return await reply_of(answer)
         except BaseException as exc:
             await self._forwarded.__aexit__(type(exc), exc, exc.__traceback__)

@@ -142,14 +142,9 @@ class HttpTasks:
             message = _at_version(message, session.facts.upstream_version)
         if session.ended:
             return _just(_gone(said))
+        if isinstance(said, Request):
+            return self._of_request(message, session, part, said)
         match said:
-            case Request() if said.method in _OURS and part.tasks.claims(said):
-                return self._claimed(message, part, said)
-            case Request(_, names.TOOLS_LIST):
-                return self._tools_list(message, part, said.id)
-            case Request(_, method, params) if method in names.CARRIES_INPUT:
-                call = PlainCall(method, params, self._clock.monotonic())
-                return _Tracked(self._pass.serve(message), session, part, call)
             case ResultResponse() | ErrorResponse() if part.tasks.take_answer(said):
                 return _just(_ACCEPTED)
             case ResultResponse(rid) | ErrorResponse(RequestId() as rid):
@@ -167,6 +162,19 @@ class HttpTasks:
                 return self._pass.serve(message)
 
     # -- POST ---------------------------------------------------------------------------------------
+
+    def _of_request(
+        self, message: HttpMessage, session: PassedSession, part: OwnersPart, request: Request
+    ) -> AbstractAsyncContextManager[Reply]:
+        method = request.method
+        if method in _OURS and part.tasks.claims(request):
+            return self._claimed(message, part, request)
+        if method in names.CARRIES_INPUT:
+            call = PlainCall(method, request.params, self._clock.monotonic())
+            return _Tracked(self._pass.pass_on(message), session, part, call)
+        if method == names.TOOLS_LIST:
+            return self._tools_list(message, part, request.id)
+        return self._pass.pass_on(message)
 
     @asynccontextmanager
     async def _claimed(

@@ -257,10 +257,12 @@ class PassedSessions:
         keys of their own: the calls of one must not be sent with the key of another.
         """
         parts = session.parts
-        part = parts.pop(owner, None)
+        part = known = parts.get(owner)
         if part is None or (not session.id and headers is not None and not part.is_of(headers)):
             part = self._make_part(session, owner)
-        parts[owner] = part  # the one that was used last goes last
+        if part is not known or len(parts) > 1:
+            parts.pop(owner, None)
+            parts[owner] = part  # the one that was used last goes last
         if headers is not None:
             part.headers = headers
         if len(parts) > MAX_OWNERS:
