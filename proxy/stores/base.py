@@ -10,9 +10,9 @@ over is gone for every method, also before `expire` has removed it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from proxy.tasks.task import Task, TaskStatus
 
@@ -126,5 +126,16 @@ class SessionMemory(Protocol):
         ...
 
 
+Observer: TypeAlias = Callable[[Task | None, Task], None]
+"""Is told the state that a task had, None if it is new, and the state that has just become visible."""
+
+
 class Store(TaskStore, SessionMemory, Protocol):
     """Both in one place: what `assembly` opens. Its `expire` sweeps both."""
+
+    def observe(self, observer: Observer) -> None:
+        """Call `observer` from now on with each state that becomes visible, in the order of each task's.
+
+        It gets records without results, must not block, and must not raise. There is one.
+        """
+        ...

@@ -204,5 +204,6 @@ class Changes:
         self._new_notes.beat()
 
     def _show(self, task: Task) -> None:
+        before = self._index.get(task.id)
         self._index.put(without_result(task))
-        self._watchers.publish(task)
+        self._watchers.publish(before, task)

@@ -24,7 +24,7 @@ from anyio import AsyncContextManagerMixin, to_thread
 from proxy.clock import Clock
 from proxy.errors import StoreError, TaskConflict
 from proxy.metrics import UNSERVED, Metrics
-from proxy.stores.base import Watch
+from proxy.stores.base import Observer, Watch
 from proxy.stores.changes import Changes, Pending
 from proxy.stores.disk_memos import DiskMemos
 from proxy.stores.encryption import NO_KEYS, Keys
@@ -145,6 +145,9 @@ class DiskStore(AsyncContextManagerMixin):
             await self._clock.sleep(NOTE_INTERVAL_S)
             if not self._writer.closed:
                 self._changes.flush_notes()
+
+    def observe(self, observer: Observer) -> None:
+        self._watchers.observer = observer
 
     async def create(self, task: Task) -> None:
         with _bounded(WRITE_TIMEOUT_S):

@@ -15,7 +15,7 @@ from anyio import AsyncContextManagerMixin
 from anyio.lowlevel import checkpoint
 
 from proxy.clock import Clock
-from proxy.stores.base import Watch
+from proxy.stores.base import Observer, Watch
 from proxy.stores.index import Index, without_result
 from proxy.stores.memos import Memos, new_memo
 from proxy.stores.watching import Watchers
@@ -41,6 +41,9 @@ class MemoryStore(AsyncContextManagerMixin):
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         yield self
+
+    def observe(self, observer: Observer) -> None:
+        self._watchers.observer = observer
 
     def __repr__(self) -> str:
         return f"<MemoryStore {len(self._index)} tasks>"
@@ -106,5 +109,6 @@ class MemoryStore(AsyncContextManagerMixin):
         return [(memo.key, memo.value) for memo in self._memos.live(prefix, self._clock.wall_ms())]
 
     def _put(self, task: Task) -> None:
+        before = self._index.get(task.id)
         self._index.put(task)
-        self._watchers.publish(task)
+        self._watchers.publish(before, task)

@@ -14,6 +14,7 @@ from typing import Final
 from anyio.lowlevel import checkpoint
 
 from proxy.clock import Pulse
+from proxy.stores.base import Observer
 from proxy.stores.index import without_result
 from proxy.tasks.task import Task
 
@@ -45,13 +46,16 @@ class Watcher:
 
 
 class Watchers:
-    """Who watches what."""
+    """Who watches what; and the observer, which sees everything."""
 
     def __init__(self) -> None:
         self._by_task: dict[str, list[Watcher]] = {}
+        self.observer: Observer | None = None
 
-    def publish(self, task: Task) -> None:
+    def publish(self, before: Task | None, task: Task) -> None:
         """Tell those who watch `task` its new state, without its result. Does not block."""
+        if self.observer is not None:
+            self.observer(before, without_result(task))
         for watcher in self._by_task.get(task.id, ()):
             watcher.offer(without_result(task))
 
