@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 
 import anyio
 
+from proxy.audit import Audit
 from proxy.clock import Clock, SystemClock
 from proxy.downstream.base import pieces_of
 from proxy.downstream.exchange import Exchange
@@ -132,7 +133,7 @@ def task_methods(store: DiskStore, clock: Clock) -> TaskMethods:
         raise AssertionError("a poll asked the upstream")
 
     pool = Pool(no_session, PoolSettings(idle_timeout_s=None), clock)
-    changes = TaskChanges(store, Runner(pool, store, POLICY, clock), POLICY, clock)
+    changes = TaskChanges(store, Runner(pool, store, POLICY, clock), POLICY, clock, Audit(b"k" * 32))
     return TaskMethods(changes, POLICY, PollLimit(1_000, clock), clock)
 
 

@@ -15,6 +15,7 @@ from aiohttp import ClientSession
 
 from proxy.assembly_legacy import LegacyParts
 from proxy.assembly_upstream import Upstream
+from proxy.audit import Audit
 from proxy.clock import Clock
 from proxy.config import Config
 from proxy.downstream.guard import Guard
@@ -111,6 +112,8 @@ async def assemble(
     config: Config, policy: Policy, store: Store, client: ClientSession, clock: Clock, metrics: Metrics
 ) -> Parts:
     secret = await store.secret()
+    audit = Audit(secret)
+    store.observe(audit.changed)
     upstream = Upstream(config, policy, client, clock, metrics)
     pool = Pool(upstream.session, _pool_settings(config), clock, metrics, upstream.health)
     limits, share = config.limits, partial(config.limits.per_owner, has_others=config.faces_network)
@@ -127,10 +130,10 @@ async def assemble(
         upstream_era=upstream.era,
         quota=quota,
     )
-    listen = Listen(pool, store, policy, clock, metrics, upstream.era)
+    listen = Listen(pool, store, policy, clock, audit, metrics, upstream.era)
     polls = PollLimit(config.limits.polls_per_task, clock)
     bridge = Bridge(pool, conversion, upstream.era, upstream.supported_versions)
-    changes = TaskChanges(store, runner, policy, clock, metrics)
+    changes = TaskChanges(store, runner, policy, clock, audit, metrics)
     router = Router(bridge, TaskMethods(changes, policy, polls, clock), listen, metrics, clock)
     metrics.show("calls_in_flight", lambda: runner.in_flight)
     metrics.show("calls_parked", lambda: conversion.parked)

@@ -22,13 +22,14 @@ SOURCES: Final = sorted((ROOT / "proxy").rglob("*.py"))
 TABLE: Final = """
     app, assembly, assembly_upstream, assembly_legacy, cli, __main__  -> everything
     downstream          -> sessions, routing, owners, limits, eras, protocol
-    routing             -> sessions, upstream, stores, tasks, eras, owners, limits, protocol
+    routing             -> sessions, upstream, stores, tasks, eras, owners, limits, protocol, audit
     sessions            -> eras, owners, protocol
     upstream            -> eras, owners, config, protocol
     stores              -> tasks
     tasks               -> protocol
     eras                -> protocol
     protocol            ->
+    audit               -> owners, tasks
     limits              -> owners, config
     owners              -> config
     sources             -> complaints, config, units

@@ -26,7 +26,7 @@ from proxy.errors import (
     StoreError,
     UpstreamUnavailable,
 )
-from proxy.logs import get_logger, task_hash
+from proxy.logs import get_logger
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps, splice
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
@@ -214,7 +214,6 @@ class Conversion:
         except (StoreError, LimitReached) as exc:
             self._not_stored(rnd, exc)
             return None
-        log.info("task_created", task=task_hash(task.id), tool=call.name)
         self._runner.follow(call, task)
         if call.missing is not None:
             return None

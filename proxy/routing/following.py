@@ -75,7 +75,6 @@ class Follower:
             raise
         finally:
             self.call.stop("the task has ended")
-        log.info(f"task_{self.task.status}", task=task_hash(self.task.id), tool=self.task.name)
 
     async def _follow(self) -> None:
         while not self.task.status.is_terminal:

@@ -15,6 +15,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskStatus as StartStatus
 
+from proxy.audit import Audit
 from proxy.clock import Clock, Pauses
 from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
 from proxy.eras.era import Era
@@ -71,11 +72,13 @@ class Listen:
         store: TaskStore,
         policy: Policy,
         clock: Clock,
+        audit: Audit,
         metrics: Metrics = UNSERVED,
         upstream_era: Callable[[], Era | None] = lambda: Era.LEGACY,
     ) -> None:
         """`upstream_era`: what is known of it now."""
         self._metrics = metrics
+        self._audit = audit
         self._upstream_era = upstream_era
         self._pool = pool
         self._store = store
@@ -134,12 +137,14 @@ class Listen:
                 task = await self._store.get(task_id, result=False)
             except TaskNotFound:
                 self._metrics.lookup_denied(Denied.UNKNOWN)
+                self._audit.denied(request.owner, task_id, Denied.UNKNOWN)
                 sink.lookup_failed()
                 continue
             if task.owner == request.owner.key:
                 own[task_id] = _NOTHING if task.status.is_terminal else _Told.of(task)
             else:
                 self._metrics.lookup_denied(Denied.FOREIGN)
+                self._audit.denied(request.owner, task_id, Denied.FOREIGN)
                 sink.lookup_failed()
         return own
 
@@ -169,6 +174,7 @@ class Listen:
             lift_error=lift_error,
         )
         await subscription.notify_task(detailed)
+        self._audit.result_read(task)
         return _Told.of(task)
 
     # -- lists and resources ------------------------------------------------------------------------

@@ -261,7 +261,7 @@ class Recovery:
                 failed = lifecycle.failed(task, event, error, words, polling, now_ms)
                 await self._store.compare_and_set(task, failed)
                 self._metrics.task_ended(failed.status)
-                log.warning("task_failed", task=task_hash(task.id), tool=task.name, reason=words)
+                log.warning("task_given_up", task=task_hash(task.id), tool=task.name, reason=words)
                 return
             except TaskNotFound:
                 return

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import anyio
 
+from proxy.audit import Audit
 from proxy.clock import Clock
 from proxy.errors import StoreError, TaskConflict, TaskNotFound
-from proxy.logs import get_logger, task_hash
 from proxy.metrics import UNSERVED, Denied, Metrics
 from proxy.owners import Owner
 from proxy.routing.runner import Runner
@@ -22,16 +22,21 @@ from proxy.tasks import lifecycle
 from proxy.tasks.policy import Policy
 from proxy.tasks.task import Task, TaskStatus, is_task_id
 
-log = get_logger()
-
 
 class TaskChanges:
     """Reads and changes the tasks of one owner at a time."""
 
     def __init__(
-        self, store: TaskStore, runner: Runner, policy: Policy, clock: Clock, metrics: Metrics = UNSERVED
+        self,
+        store: TaskStore,
+        runner: Runner,
+        policy: Policy,
+        clock: Clock,
+        audit: Audit,
+        metrics: Metrics = UNSERVED,
     ) -> None:
         self._metrics = metrics
+        self._audit = audit
         self._store = store
         self._runner = runner
         self._policy = policy
@@ -47,17 +52,23 @@ class TaskChanges:
                 raise TaskNotFound
             task = await self._store.get(task_id, result=False)
         except TaskNotFound:
-            self._metrics.lookup_denied(Denied.UNKNOWN)
+            self._deny(owner, task_id, Denied.UNKNOWN)
             raise
         if task.owner != owner.key:
-            self._metrics.lookup_denied(Denied.FOREIGN)
-            log.info("task_access_denied", task=task_hash(task_id))
+            self._deny(owner, task_id, Denied.FOREIGN)
             raise TaskNotFound
         return task
 
+    def _deny(self, owner: Owner, task_id: str | None, reason: Denied) -> None:
+        self._metrics.lookup_denied(reason)
+        self._audit.denied(owner, task_id, reason)
+
     async def with_result(self, task: Task) -> Task:
-        """The same with its result, if it has one. Raises TaskNotFound if it has expired."""
-        return await self._store.get(task.id) if task.status is TaskStatus.COMPLETED else task
+        """The same with its result, if it has one, for its owner. Raises TaskNotFound if it has expired."""
+        if task.status is TaskStatus.COMPLETED:
+            task = await self._store.get(task.id)
+        self._audit.result_read(task)
+        return task
 
     async def change(self, owner: Owner, task_id: str | None, apply: Callable[[Task], Task]) -> Task:
         """Store what `apply` makes of the task, again from the newer record after a conflict; carry it out.

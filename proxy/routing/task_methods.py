@@ -13,7 +13,6 @@ from proxy.eras.stored import lift_stored
 from proxy.eras.to_modern import lift_error
 from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.limits import PollLimit
-from proxy.logs import get_logger, task_hash
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
@@ -23,8 +22,6 @@ from proxy.tasks.policy import Policy
 from proxy.tasks.task import InputAnswer, Task
 
 ACKNOWLEDGED: Final = dumps({"resultType": names.COMPLETE})
-
-log = get_logger()
 
 
 class TaskMethods:
@@ -56,10 +53,9 @@ class TaskMethods:
         responses = inputs.parse_responses(request.params.raw)
         if responses is None:
             raise ClientProtocolError(ErrorCode.INVALID_PARAMS, "Invalid params: inputResponses is missing")
-        accepted: dict[str, InputAnswer] = {}
 
         def apply(task: Task) -> Task:
-            accepted.clear()
+            accepted: dict[str, InputAnswer] = {}
             for question in task.inputs:
                 if question.key in responses:
                     value = responses[question.key]
@@ -69,9 +65,7 @@ class TaskMethods:
                 return task
             return lifecycle.answered(task, list(accepted.values()), self._clock.wall_ms())
 
-        task = await self._changes.change(request.owner, request.params.text("taskId"), apply)
-        if accepted:
-            log.info("task_input_given", task=task_hash(task.id), answers=len(accepted))
+        await self._changes.change(request.owner, request.params.text("taskId"), apply)
         return ResultAnswer(ACKNOWLEDGED)
 
     async def cancel(self, request: ClientRequest, sink: Sink) -> Answer:

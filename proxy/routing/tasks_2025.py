@@ -117,7 +117,6 @@ class Tasks2025:
             except StoreError as exc:
                 log.error("task_not_stored", tool=name, reason=exc.message)
                 raise StoreError("the task could not be stored; the call was not sent") from exc
-            log.info("task_created", task=task_hash(task.id), tool=name, dialect="2025")
             self._runner.follow(call, task)
             companion = self._companion(task, owner)
             companion.join(client)
@@ -218,18 +217,15 @@ class Tasks2025:
 
     async def _answer(self, companion: Companion, key: str, value: bytes) -> None:
         """Store the answer. While the store is broken it is kept here: the user is not asked twice."""
-        given: list[InputAnswer] = []
 
         def apply(task: Task) -> Task:
-            given[:] = [InputAnswer(q.key, q.question_id, value) for q in task.inputs if q.key == key]
+            given = [InputAnswer(q.key, q.question_id, value) for q in task.inputs if q.key == key]
             return lifecycle.answered(task, given, self._clock.wall_ms())
 
         pauses = Pauses(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             try:
                 await self._changes.change(companion.owner, companion.task_id, apply)
-                if given:  # else somebody was faster
-                    log.info("task_input_given", task=task_hash(companion.task_id), answers=len(given))
                 return
             except TaskNotFound:
                 return

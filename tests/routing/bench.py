@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from proxy.audit import Audit
 from proxy.downstream.validation import Headers, read_modern
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.eras.era import Era
@@ -249,6 +250,8 @@ class Bench:
     def start_over(self) -> None:
         """New parts before the same store: what a restart leaves."""
         self.metrics = Metrics()
+        audit = self.audit = Audit(b"k" * 32)
+        self.memory.observe(audit.changed)
         self.pool = Pool(self._session, self._settings, self.clock, self.metrics)
         self.runner = Runner(self.pool, self.store, self.policy, self.clock, self.metrics, self._calls)
         self.quota = TaskQuota(self.store, self.clock, **self._quota)
@@ -261,9 +264,9 @@ class Bench:
             self._known_era,
             self.quota,
         )
-        self.listen = Listen(self.pool, self.store, self.policy, self.clock, self.metrics)
+        self.listen = Listen(self.pool, self.store, self.policy, self.clock, audit, self.metrics)
         polls = PollLimit(self._polls, self.clock)
-        changes = TaskChanges(self.store, self.runner, self.policy, self.clock, self.metrics)
+        changes = TaskChanges(self.store, self.runner, self.policy, self.clock, audit, self.metrics)
         methods = TaskMethods(changes, self.policy, polls, self.clock)
         bridge = Bridge(self.pool, self.conversion, self._known_era)
         self.router = Router(bridge, methods, self.listen, self.metrics, self.clock)

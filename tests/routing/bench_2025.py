@@ -224,7 +224,7 @@ class Bench2025:
     def start_over(self) -> None:
         """New parts before the same store; `rig` has been started over."""
         rig = self.rig
-        changes = TaskChanges(rig.store, rig.runner, rig.policy, rig.clock, rig.metrics)
+        changes = TaskChanges(rig.store, rig.runner, rig.policy, rig.clock, rig.audit, rig.metrics)
         polls = PollLimit(rig._polls, rig.clock)
         self.tasks = Tasks2025(rig.store, rig.runner, changes, rig.policy, polls, rig.clock, rig.quota)
 
