@@ -39,6 +39,7 @@ from proxy.routing.task_quota import TaskQuota
 from proxy.routing.tasks_2025 import Tasks2025
 from proxy.stores.base import Store, TaskStore
 from proxy.stores.disk import DiskStore, Durability
+from proxy.stores.encryption import Keys
 from proxy.stores.memory import MemoryStore
 from proxy.stores.sharing import open_shared_directory
 from proxy.tasks.policy import InputMode, Policy, Polling, ToolMode, ToolPolicy
@@ -220,6 +221,7 @@ def open_store(config: Config, clock: Clock, metrics: Metrics) -> AbstractAsyncC
     directory, durability = config.store.directory, Durability(config.store.durability)
     if directory is None:
         return MemoryStore(clock)
+    keys = Keys(config.store.encryption.read_keys())
     if config.is_stdio:
-        return open_shared_directory(directory, durability, LOCAL_USER.key, clock, metrics)
-    return DiskStore(directory, durability=durability, clock=clock, metrics=metrics)
+        return open_shared_directory(directory, durability, LOCAL_USER.key, clock, metrics, keys)
+    return DiskStore(directory, durability=durability, clock=clock, metrics=metrics, keys=keys)

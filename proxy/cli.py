@@ -130,6 +130,8 @@ def effective(config: Config) -> str:
     if upstream["url"] is not None:
         url = urlsplit(upstream["url"])
         upstream["url"] = url._replace(query=MASK if url.query else "").geturl()
+    encryption = settings["store"]["encryption"]
+    encryption["keys"] = [MASK for _ in encryption["keys"]]
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 

@@ -19,7 +19,10 @@ KeyPath: TypeAlias = tuple[str, ...]
 Location: TypeAlias = tuple[int | str, ...]
 
 _SHOWN_CHARS: Final = 60  # the line must stay one
-_SECRET: Final[KeyPath] = ("upstream", "env")
+_SECRET: Final[tuple[KeyPath, ...]] = (
+    ("upstream", "env"),
+    ("store", "encryption", "keys"),
+)
 
 _NEED: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "value_error": lambda ctx: str(ctx["error"]),
@@ -48,6 +51,11 @@ def one_line(errors: Iterable[ErrorDetails], origins: Mapping[KeyPath, str], kno
     loc = error["loc"]
     fault = _unknown_key(loc, known) if error["type"] == "extra_forbidden" else _bad_value(error)
     return ": ".join(part for part in (_origin(_names(loc), origins), _dotted(loc), fault) if part)
+
+
+def is_secret(path: KeyPath) -> bool:
+    """Whether what stands there must not be repeated."""
+    return any(path[: len(secret)] == secret for secret in _SECRET)
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
@@ -85,7 +93,7 @@ def _bad_value(error: ErrorDetails) -> str:
     about_the_whole = error["type"] == "value_error" and isinstance(error["input"], dict | list | tuple)
     if about_the_whole or isinstance(error.get("ctx", {}).get("error"), NotYet):
         return need
-    secret = _names(error["loc"])[: len(_SECRET)] == _SECRET
+    secret = is_secret(_names(error["loc"]))
     return f"found {type(error['input']).__name__ if secret else shown(error['input'])}; {need}"
 
 

@@ -27,6 +27,7 @@ from proxy.addresses import (
     UrlPath,
     is_loopback_name,
 )
+from proxy.config_encryption import EncryptionConfig
 from proxy.config_limits import LimitsConfig
 from proxy.sections import AtLeastOne, Section
 from proxy.units import Seconds, SomeSeconds, format_seconds
@@ -170,10 +171,11 @@ class TasksConfig(Section):
 
 
 class StoreConfig(Section):
-    """Where tasks live, and what a commit survives."""
+    """Where tasks live, what a commit survives, and who can read it."""
 
     url: Annotated[str, AfterValidator(_store_url)] = "disk:./taskproxy-data"
     durability: Literal["power", "process"] = "power"
+    encryption: EncryptionConfig = Field(default_factory=EncryptionConfig)
 
     @property
     def directory(self) -> Path | None:
@@ -236,7 +238,8 @@ class Config(Section):
 
         `url` is where we really listen, if that is known.
         """
-        store = f"{self.store.url} (durability: {self.store.durability})"
+        encrypted = ", encrypted" if self.store.encryption.is_on else ""
+        store = f"{self.store.url} (durability: {self.store.durability}{encrypted})"
         if self.store.directory is None:
             store = "memory: results do not survive a restart"
         to = "the NETWORK, without authentication" if self.faces_network else "this machine only"

@@ -18,7 +18,7 @@ from typing import Any, Final, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from proxy.complaints import KeyPath, did_you_mean, is_section, one_line, shown
+from proxy.complaints import KeyPath, did_you_mean, is_secret, is_section, one_line, shown
 from proxy.config import Config, UpstreamConfig
 from proxy.errors import ConfigError
 from proxy.units import WRITTEN_BY_PEOPLE
@@ -168,7 +168,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
             yield Setting(("upstream", "env", name), text, variable)
         elif text:  # an empty variable is a variable that is not set
             path, annotation = _known_variable(variable, rest)
-            yield from _leaves(path, _environment_value(variable, text, annotation), variable)
+            yield from _leaves(path, _environment_value(variable, path, text, annotation), variable)
 
 
 def _known_variable(variable: str, rest: str) -> tuple[KeyPath, Any]:
@@ -180,14 +180,14 @@ def _known_variable(variable: str, rest: str) -> tuple[KeyPath, Any]:
     return path, known[path]
 
 
-def _environment_value(variable: str, text: str, annotation: Any) -> Any:
+def _environment_value(variable: str, path: KeyPath, text: str, annotation: Any) -> Any:
     """Lists and sections are YAML, `[npx, -y, some-server]`; anything else is the text as it stands."""
     if not _holds_several(annotation):
         return None if _NULL.match(text) else text
     try:
         return yaml.load(text, Loader=_TextLoader)  # noqa: S506 - it is a SafeLoader
     except yaml.YAMLError as exc:
-        raise ConfigError(f"{variable}: {_yaml_fault(exc)}") from exc
+        raise ConfigError(f"{variable}: {'not YAML' if is_secret(path) else _yaml_fault(exc)}") from exc
 
 
 def _from_flags(flags: Mapping[str, Any]) -> Iterator[Setting]:

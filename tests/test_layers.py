@@ -34,7 +34,8 @@ TABLE: Final = """
     owners              -> config
     sources             -> complaints, config, units
     complaints          -> config
-    config              -> addresses, units, sections, config_limits
+    config              -> addresses, units, sections, config_limits, config_encryption
+    config_encryption   -> sections
     config_limits       -> sections, units
     sections            -> units
     addresses           ->

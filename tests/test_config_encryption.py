@@ -1,0 +1,96 @@
+"""The keys of the store: where they come from, and that no complaint repeats one. Contract section 8."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from proxy.cli import MASK, effective
+from proxy.config import Config
+from proxy.config_encryption import KEY_BYTES, NEEDED
+from proxy.errors import ConfigError
+from proxy.sources import load
+from proxy.stores import encryption
+
+FIRST, SECOND, THIRD = (bytes([number]) * KEY_BYTES for number in (1, 2, 0xFB))
+VARIABLE: Final = "MCP_TASKPROXY_STORE__ENCRYPTION__KEYS"
+
+
+def text(key: bytes) -> str:
+    return base64.b64encode(key).decode()
+
+
+def config(keys: Any = (), key_file: Path | None = None) -> Config:
+    section = {"keys": keys, "key_file": None if key_file is None else str(key_file)}
+    return Config.model_validate({"upstream": {"command": ["x"]}, "store": {"encryption": section}})
+
+
+def from_environment(value: str) -> tuple[bytes, ...]:
+    return load(None, {VARIABLE: value}, {"command": ["x"]}).store.encryption.read_keys()
+
+
+def test_there_are_none_by_default() -> None:
+    assert config().store.encryption.read_keys() == ()
+    assert not config().store.encryption.is_on
+    assert "encrypted" not in config().describe()["store"]
+    assert KEY_BYTES == encryption.KEY_BYTES
+
+
+def test_the_environment_gives_one_key_or_several_in_their_order() -> None:
+    assert from_environment(text(FIRST)) == (FIRST,)
+    assert from_environment(f"[{text(SECOND)}, {text(FIRST)}]") == (SECOND, FIRST)
+
+
+def test_both_alphabets_of_base64_are_read() -> None:
+    assert from_environment(text(THIRD)) == from_environment(text(THIRD).translate(str.maketrans("+/", "-_")))
+
+
+def test_those_of_the_file_come_behind(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# of May\n{text(SECOND)}\n\n  {text(THIRD)}  \n")
+    section = config([text(FIRST)], file).store.encryption
+    assert section.is_on
+    assert section.read_keys() == (FIRST, SECOND, THIRD)
+    assert "encrypted" in config(key_file=file).describe()["store"]
+
+
+@pytest.mark.parametrize("word", ["s3cret", "s3cret" * 8, text(FIRST)[:-4], text(FIRST + b"x"), "sécret"])
+def test_what_is_no_key_is_refused_and_not_repeated(word: str, tmp_path: Path) -> None:
+    for value in (word, f"[{text(FIRST)}, '{word}']"):
+        with pytest.raises(ConfigError) as caught:
+            from_environment(value)
+        assert caught.value.message.startswith(f"{VARIABLE}: store.encryption.keys[")
+        assert caught.value.message.endswith(f"found str; {NEEDED}")
+    file = tmp_path / "keys"
+    file.write_text(f"{text(FIRST)}\n{word}")
+    with pytest.raises(ConfigError) as caught:
+        config(key_file=file).store.encryption.read_keys()
+    assert word not in caught.value.message
+    assert NEEDED in caught.value.message
+
+
+def test_what_is_not_even_yaml_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_environment("*s3cret")
+    assert caught.value.message == f"{VARIABLE}: not YAML"
+
+
+def test_a_file_that_is_not_there_or_empty_is_named(tmp_path: Path) -> None:
+    """To start without encryption, where it was asked for, would be worse."""
+    file = tmp_path / "keys"
+    with pytest.raises(ConfigError, match=r"store.encryption.key_file: .*keys cannot be read: No such file"):
+        config(key_file=file).store.encryption.read_keys()
+    file.write_text("# none yet\n\n")
+    with pytest.raises(ConfigError, match="keys holds no key; a key is 32 random bytes"):
+        config(key_file=file).store.encryption.read_keys()
+
+
+def test_nothing_that_is_shown_has_a_key_in_it(tmp_path: Path) -> None:
+    made = config([text(FIRST), text(SECOND)])
+    assert yaml.safe_load(effective(made))["store"]["encryption"]["keys"] == [MASK, MASK]
+    for shown in (effective(made), repr(made), str(made.describe())):
+        assert text(FIRST) not in shown
