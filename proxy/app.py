@@ -72,6 +72,7 @@ async def _serve(
         policy = policy_of(config)
         parts = await assemble(config, policy, store, client, clock, metrics)
         async with anyio.create_task_group() as tasks:
+            await tasks.start(parts.upstream.auth.run)
             await tasks.start(parts.pool.run)
             await tasks.start(parts.runner.run)
             tasks.start_soon(_expire_regularly, store, clock)

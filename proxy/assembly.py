@@ -13,6 +13,7 @@ from functools import partial
 
 from aiohttp import ClientSession
 
+from proxy.assembly_auth import assemble_auth
 from proxy.assembly_legacy import LegacyParts
 from proxy.assembly_upstream import Upstream
 from proxy.audit import Audit
@@ -92,6 +93,7 @@ class Parts:
             clock=self.clock,
             legacy=self.legacy.handler(sessions),
             well_known=self.upstream.well_known(),
+            admission=self.upstream.auth.admission,
             metrics=metrics,
         )
 
@@ -115,7 +117,8 @@ async def assemble(
     secret = await store.secret()
     audit = Audit(secret)
     store.observe(audit.changed)
-    upstream = Upstream(config, policy, client, clock, metrics)
+    auth = assemble_auth(config, secret, client, clock)
+    upstream = Upstream(config, policy, client, clock, metrics, auth)
     pool = Pool(upstream.session, _pool_settings(config), clock, metrics, upstream.health)
     limits, share = config.limits, partial(config.limits.per_owner, has_others=config.faces_network)
     runner = Runner(pool, store, policy, clock, metrics, CallBounds(limits.calls, share("calls")))

@@ -15,20 +15,21 @@ from urllib.parse import urlsplit
 from aiohttp import ClientSession
 
 from proxy import __version__
+from proxy.assembly_auth import AuthParts
 from proxy.clock import Clock
 from proxy.config import Config
 from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities, request_meta
 from proxy.eras.era import Era
 from proxy.eras.to_modern import ServerInfo
 from proxy.metrics import Metrics
-from proxy.owners import Credentials, Owner
+from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import dumps
 from proxy.routing.adopted import Adoption
 from proxy.routing.in_flight import FIRST_TASK_ID
 from proxy.routing.own_server import Client
 from proxy.routing.passthrough import Passthrough, TaskGrant
-from proxy.routing.well_known import WellKnown
+from proxy.routing.well_known import Documents, WellKnown
 from proxy.tasks.policy import InputMode, Policy
 from proxy.upstream.auto import AutoHttpTransport, KnownServer
 from proxy.upstream.base import Transport
@@ -47,8 +48,15 @@ class Upstream:
     """Makes transports and sessions with the configured server."""
 
     def __init__(
-        self, config: Config, policy: Policy, client: ClientSession, clock: Clock, metrics: Metrics
+        self,
+        config: Config,
+        policy: Policy,
+        client: ClientSession,
+        clock: Clock,
+        metrics: Metrics,
+        auth: AuthParts,
     ) -> None:
+        self.auth = auth
         self.metrics = metrics
         self.health = Health(clock)
         self._config = config
@@ -59,7 +67,7 @@ class Upstream:
         self.known_era = UpstreamEra(None if config.upstream.era == "auto" else Era(config.upstream.era))
         meta = request_meta(ClientCapabilities("{}", tasks=False), CLIENT_NAME, __version__)
         self.probe_params = dumps({names.META: meta})
-        self.credentials = Credentials()
+        self.credentials = auth.credentials
         # No two requests to an HTTP server have the same id, whatever their sessions: some keep all streams
         # by the request's id alone (Python SDK 1.x with one event store), and would replay another's answer.
         self._ids = itertools.count(1 + secrets.randbelow(FIRST_TASK_ID // 2))
@@ -118,6 +126,7 @@ class Upstream:
             max_depth=limits.depth,
             client=self._client,
             headers=lambda: self.credentials.headers(owner),
+            verdicts=self.auth.verdicts,
             clock=self._clock,
             known=self.known,
             endpoint_prefix=upstream.endpoint_prefix,
@@ -169,6 +178,7 @@ class Upstream:
             max_depth=limits.depth,
             client=self._client,
             headers=headers,
+            verdicts=self.auth.verdicts,
             clock=self._clock,
             adopted=known,
         )
@@ -212,18 +222,26 @@ class Upstream:
         )
 
     def forwarder(self) -> HttpForwarder | None:
-        """Passes requests on to an HTTP server as they are."""
+        """Passes requests on to an HTTP server as they are; None where there is none, or where what clients
+        send is for us alone. Then sessions are held here, too: to the server all clients are one."""
         upstream = self._config.upstream
-        if upstream.url is None:
+        if upstream.url is None or self.auth.verdicts.is_ours:
             return None
-        return HttpForwarder(upstream.url, name=upstream.name, client=self._client, health=self.health)
+        return HttpForwarder(
+            upstream.url,
+            name=upstream.name,
+            client=self._client,
+            health=self.health,
+            verdicts=self.auth.verdicts,
+        )
 
-    def well_known(self) -> WellKnown | None:
-        """The documents that belong to an HTTP server."""
+    def well_known(self) -> Documents | None:
+        """The documents that belong to an HTTP server, or to us."""
         forwarder, url = self.forwarder(), self._config.upstream.url
         if forwarder is None or url is None:
-            return None
-        return WellKnown(forwarder, path=self._config.path, upstream_path=urlsplit(url).path)
+            return self.auth.metadata
+        urls = self.auth.admission.urls
+        return WellKnown(forwarder, path=self._config.path, upstream_path=urlsplit(url).path, urls=urls)
 
     def passthrough(self, owner: Owner, client: Client, tasks: TaskGrant | None) -> Passthrough:
         """The session of one legacy client with a server of its own."""

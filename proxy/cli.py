@@ -130,6 +130,10 @@ def effective(config: Config) -> str:
     if upstream["url"] is not None:
         url = urlsplit(upstream["url"])
         upstream["url"] = url._replace(query=MASK if url.query else "").geturl()
+    credential = settings["auth"]["upstream"]
+    credential["headers"] = dict.fromkeys(credential["headers"], MASK)
+    if credential["client_secret"] is not None:
+        credential["client_secret"] = MASK
     encryption = settings["store"]["encryption"]
     encryption["keys"] = [MASK for _ in encryption["keys"]]
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
@@ -173,7 +177,7 @@ def _announce(config: Config, url: str) -> None:
     """The start-up line. `url` is where we really listen."""
     log = logs.get_logger()
     log.info("proxy_started", **config.describe(url))
-    if config.faces_network:
+    if config.is_open:
         log.warning(
             "open_without_authentication",
             listen=config.listen,

@@ -21,6 +21,8 @@ Location: TypeAlias = tuple[int | str, ...]
 _SHOWN_CHARS: Final = 60  # the line must stay one
 _SECRET: Final[tuple[KeyPath, ...]] = (
     ("upstream", "env"),
+    ("auth", "upstream", "headers"),
+    ("auth", "upstream", "client_secret"),
     ("store", "encryption", "keys"),
 )
 

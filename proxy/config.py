@@ -27,6 +27,7 @@ from proxy.addresses import (
     UrlPath,
     is_loopback_name,
 )
+from proxy.config_auth import AuthConfig, check_auth
 from proxy.config_encryption import EncryptionConfig
 from proxy.config_limits import LimitsConfig
 from proxy.sections import AtLeastOne, Section
@@ -200,12 +201,19 @@ class Config(Section):
     allowed_origins: tuple[Origin, ...] = Field(default_factory=tuple)
     trusted_proxies: tuple[Network, ...] = Field(default_factory=tuple)
     admin: AdminConfig = Field(default_factory=AdminConfig)
+    auth: AuthConfig = Field(default_factory=AuthConfig)
     upstream: UpstreamConfig
     tasks: TasksConfig = Field(default_factory=TasksConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     drain: Seconds = 5.0
     store: StoreConfig = Field(default_factory=StoreConfig)
     log: LogConfig = Field(default_factory=LogConfig)
+
+    @model_validator(mode="after")
+    def _auth_fits(self) -> Config:
+        has_url, has_public_url = self.upstream.url is not None, self.public_url is not None
+        check_auth(self.auth, is_stdio=self.is_stdio, has_url=has_url, has_public_url=has_public_url)
+        return self
 
     @property
     def is_stdio(self) -> bool:
@@ -233,6 +241,19 @@ class Config(Section):
         names = [*self.allowed_hosts, *([self.public_url] if self.public_url is not None else [])]
         return not self.is_loopback or any(not is_loopback_name(name) for name in names)
 
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """What tokens that are verified here may be for; our public URL, unless told otherwise."""
+        if self.auth.jwt.audience or self.public_url is None:
+            return self.auth.jwt.audience
+        plain = self.public_url.rstrip("/")
+        return (plain, f"{plain}/")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether strangers may call the server's tools through us, unless it refuses them itself."""
+        return self.faces_network and not self.auth.authenticates
+
     def describe(self, url: str | None = None) -> dict[str, str]:
         """The facts of the start-up line: what is served, where, to whom, with which store.
 
@@ -242,7 +263,9 @@ class Config(Section):
         store = f"{self.store.url} (durability: {self.store.durability}{encrypted})"
         if self.store.directory is None:
             store = "memory: results do not survive a restart"
-        to = "the NETWORK, without authentication" if self.faces_network else "this machine only"
+        to = "the NETWORK, without authentication" if self.is_open else "this machine only"
+        if self.faces_network and self.auth.authenticates:
+            to = "the network, whoever is authenticated"
         return {
             "upstream": self.upstream.name,
             "from": self.upstream.place,

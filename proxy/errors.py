@@ -1,7 +1,7 @@
 """Every fault that the proxy itself can report, and the table of what each one looks like on the wire.
 
-A fault has an owner: the operator's (`ConfigError`), the client's (`ClientProtocolError`,
-`AccessDenied`, `LimitReached`, `TaskNotFound`), the server's (`UpstreamError` and below), or ours
+A fault has an owner: the operator's (`ConfigError`), the client's (`ClientProtocolError`, `AccessDenied`,
+`Unauthorized`, `LimitReached`, `TaskNotFound`), the server's (`UpstreamError` and below), or ours
 (`TaskConflict`, `IllegalTransition`, `StoreError`, `InternalError`). Foreign exceptions become one of
 these on the line where they enter. `downstream/base.py` alone turns them into JSON-RPC errors and HTTP
 statuses.
@@ -82,6 +82,26 @@ class AccessDenied(ProxyError):
     status = HTTPStatus.FORBIDDEN
 
 
+class Unauthorized(ProxyError):
+    """The client's: a credential is missing, or is none that counts here (401), or comes from where it may
+    not (403). `challenges` say how to get one; `reason` is one word for logs and metrics."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        challenges: tuple[str, ...] = (),
+        status: HTTPStatus = HTTPStatus.UNAUTHORIZED,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.challenges = challenges
+        self.status = status
+
+
 class LimitReached(ProxyError):
     """The client's: a documented bound was hit; `retry_after_s` says when to come back."""
 
@@ -146,9 +166,10 @@ class UpstreamProtocolError(UpstreamError):
 
 
 class UpstreamRefused(UpstreamError):
-    """The upstream answered 401 or 403; status and challenge are passed on to the client."""
+    """The upstream answered 401 or 403; status and challenge are passed on to the client. Without a status it
+    was a credential of our own that it refused, which is no matter of the client's."""
 
-    def __init__(self, message: str, *, status: HTTPStatus, challenges: tuple[str, ...]) -> None:
+    def __init__(self, message: str, *, status: HTTPStatus | None, challenges: tuple[str, ...]) -> None:
         super().__init__(message)
         self.status = status
         self.challenges = challenges

@@ -28,6 +28,7 @@ from proxy.errors import (
     ProxyError,
     ShuttingDown,
     TaskNotFound,
+    Unauthorized,
     UpstreamError,
     UpstreamRefused,
 )
@@ -346,7 +347,9 @@ def refusal_of(fault: ProxyError) -> Refusal | None:
             return Refusal.RATE
         case LimitReached():
             return Refusal.LIMIT
-        case UpstreamRefused():
+        case UpstreamRefused(status=None):
+            return None
+        case UpstreamRefused() | Unauthorized():
             return Refusal.AUTH
         case AccessDenied():
             return Refusal.HOST_OR_ORIGIN

@@ -1,20 +1,24 @@
 """Who a request belongs to: the authorization context that tasks, sessions and parked calls are bound to.
 
-Here: a keyed hash of the `Authorization` value, else the anonymous owner, whose tasks are guarded by
-their unguessable ids alone. Contract section 8.
+A name that was proved, by a token that was verified or by a gateway that is trusted; else a keyed hash of the
+`Authorization` value, else the anonymous owner, whose tasks are guarded by their unguessable ids alone.
+Contract section 8.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from dataclasses import dataclass
 from typing import Final
 
 from proxy.clock import Pulse
 
 _PURPOSE: Final = b"mcp-taskproxy owner 1"
+_PURPOSE_OF_NAMES: Final = b"mcp-taskproxy named owner 1"
 _TOKEN: Final = "token-"
+_NAMED: Final = "user-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,8 @@ class Owner:
 
     @property
     def has_token(self) -> bool:
-        """Whether what is sent upstream in its name carries a credential, which is in memory alone."""
-        return self.key.startswith(_TOKEN)
+        """Whether what is sent upstream in its name may carry a credential, which is in memory alone."""
+        return self.key.startswith((_TOKEN, _NAMED))
 
 
 ANONYMOUS: Final = Owner("anonymous")
@@ -45,16 +49,21 @@ class Credentials:
     MAX_OWNERS: Final = 10_000
 
     def __init__(self) -> None:
-        self._latest: dict[Owner, str] = {}
+        self._latest: dict[Owner, str | None] = {}
         self._noted = Pulse()
 
+    def may_lack(self, owner: Owner) -> bool:
+        """Whether what is sent for this owner may have to wait for one, after a restart."""
+        return owner.has_token
+
     async def wait_for(self, owner: Owner) -> None:
-        """Until there is one of this owner, who brings it along with a request."""
+        """Until this owner has come, and brought along what there is."""
         while owner not in self._latest:
             await self._noted.event.wait()
 
     def note(self, owner: Owner, authorization: str | None) -> None:
-        if authorization is None or owner.is_anonymous:
+        """A request of this owner has come with this `Authorization`; a gateway may have sent none along."""
+        if owner.is_anonymous or (authorization is None and not owner.key.startswith(_NAMED)):
             return
         self._latest.pop(owner, None)
         self._latest[owner] = authorization
@@ -77,3 +86,9 @@ def owner_of(authorization: str | None, secret: bytes) -> Owner:
         secret, _PURPOSE + authorization.strip().encode("utf-8", "surrogateescape"), hashlib.sha256
     )
     return Owner(_TOKEN + digest.hex())
+
+
+def owner_by_name(secret: bytes, issuer: str, name: str) -> Owner:
+    """The owner that `issuer` knows by this name, whatever token it comes with. `secret` as above."""
+    named = json.dumps([issuer, name]).encode("ascii")
+    return Owner(_NAMED + hmac.digest(secret, _PURPOSE_OF_NAMES + named, hashlib.sha256).hex())

@@ -20,9 +20,10 @@ ROOT: Final = Path(__file__).parent.parent
 SOURCES: Final = sorted((ROOT / "proxy").rglob("*.py"))
 
 TABLE: Final = """
-    app, assembly, assembly_upstream, assembly_legacy, cli, __main__  -> everything
-    downstream          -> sessions, routing, owners, limits, eras, protocol
-    routing             -> sessions, upstream, stores, tasks, eras, owners, limits, protocol, audit
+    app, assembly, assembly_auth, assembly_upstream, assembly_legacy, cli, __main__  -> everything
+    downstream          -> sessions, routing, owners, limits, eras, protocol, auth
+    routing             -> sessions, upstream, stores, tasks, eras, owners, limits, protocol, auth, audit
+    auth                -> owners, protocol
     sessions            -> eras, owners, protocol
     upstream            -> eras, owners, config, protocol
     stores              -> tasks
@@ -34,7 +35,8 @@ TABLE: Final = """
     owners              -> config
     sources             -> complaints, config, units
     complaints          -> config
-    config              -> addresses, units, sections, config_limits, config_encryption
+    config              -> addresses, units, sections, config_limits, config_auth, config_encryption
+    config_auth         -> addresses, sections, units
     config_encryption   -> sections
     config_limits       -> sections, units
     sections            -> units
@@ -59,7 +61,9 @@ SEAMS: Final[Mapping[str, frozenset[str]]] = {
 }
 """What other parts may import of a part with a seam; `app` and `assembly` alone name the rest."""
 
-WIRING: Final = frozenset({"app", "assembly", "assembly_upstream", "assembly_legacy", "cli", "__main__"})
+WIRING: Final = frozenset(
+    {"app", "assembly", "assembly_auth", "assembly_upstream", "assembly_legacy", "cli", "__main__"}
+)
 
 IMPURE: Final = frozenset(
     {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from proxy.errors import LimitReached, ProxyError, UpstreamRefused
+from proxy.errors import LimitReached, ProxyError, Unauthorized, UpstreamRefused
 from proxy.protocol.jsonrpc import RequestId, error_object, error_response, result_pieces
 from proxy.protocol.outline import Pieces, whole
 from proxy.routing.base import Answer, ErrorAnswer, ResultAnswer
@@ -34,11 +34,11 @@ def message_of_fault(rid: RequestId | None, fault: ProxyError) -> bytes:
 
 
 def headers_of_fault(fault: ProxyError) -> list[tuple[str, str]]:
-    """What HTTP has to say beside the body: when to come back, and the upstream's own challenges."""
+    """What HTTP has to say beside the body: when to come back, and challenges, the upstream's own or ours."""
     match fault:
         case LimitReached():
             return [("Retry-After", str(fault.retry_after_s))]
-        case UpstreamRefused():
+        case UpstreamRefused() | Unauthorized():
             return [("WWW-Authenticate", challenge) for challenge in fault.challenges]
         case _:
             return []

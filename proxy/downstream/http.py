@@ -17,6 +17,7 @@ import anyio
 from aiohttp import web
 
 from proxy.clock import Clock
+from proxy.downstream.admission import OPEN, Admission
 from proxy.downstream.bodies import Bodies
 from proxy.downstream.exchange import Exchange
 from proxy.downstream.guard import Guard
@@ -37,8 +38,9 @@ from proxy.protocol import names
 from proxy.protocol.jsonrpc import Notification, RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.legacy import LegacyHandler
+from proxy.routing.own_tasks import MAY_BE_OURS, concerns_our_tasks
 from proxy.routing.router import Router
-from proxy.routing.well_known import WellKnown
+from proxy.routing.well_known import Documents
 
 QUIET_S: Final = 10.0  # a stream begins, or gets a comment: whatever is in the middle cuts at 20 or more
 
@@ -76,10 +78,12 @@ class HttpEndpoint:
         settings: HttpSettings,
         clock: Clock,
         legacy: LegacyHandler | None = None,
-        well_known: WellKnown | None = None,
+        well_known: Documents | None = None,
+        admission: Admission = OPEN,
         metrics: Metrics = UNSERVED,
     ) -> None:
         self._metrics = metrics
+        self._admission = admission
         self._router = router
         self._guard = guard
         self._credentials = credentials
@@ -102,6 +106,7 @@ class HttpEndpoint:
                 calls=calls,
                 listens=listens,
                 lookups=self._begin_lookup,
+                admission=admission,
                 clock=clock,
                 metrics=metrics,
             )
@@ -141,12 +146,13 @@ class HttpEndpoint:
         rid: RequestId | None = None
         try:
             self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
+            admitted = None if self._admission.gate is None else await self._admission.admit(http)
             body = await self._bodies.read(http)
             posted = read_posted(body, _versions_in(http), self._settings.max_depth)
             rid = posted.rid
             if (legacy := self._serving_legacy(posted.era)) is not None:
-                return await legacy.post(http, posted, self._owner(http))
-            request = self._read(http, posted)
+                return await legacy.post(http, posted, self._owner(http, admitted))
+            request = self._read(http, posted, admitted)
             if isinstance(request, Notification):
                 return web.Response(status=HTTPStatus.ACCEPTED)
             self._admit(http, request)
@@ -169,7 +175,7 @@ class HttpEndpoint:
             self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
             legacy = self._serving_legacy(header_era(_versions_in(http)))
             if legacy is not None and http.method in METHODS:
-                return await legacy.other(http, self._owner(http))
+                return await legacy.other(http, self._owner(http, await self._admission.admit(http)))
         except ProxyError as exc:
             self._metrics.refused(exc)
             return refusal(None, exc)
@@ -192,6 +198,8 @@ class HttpEndpoint:
         leave_as_given(response)
         if (origin := http.headers.get("Origin")) is not None:
             response.headers.extend(self._guard.cors_headers(origin))
+        if self._admission.urls is not None:
+            self._admission.put_right(response)
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -200,25 +208,29 @@ class HttpEndpoint:
         is_served = era is Era.LEGACY and names.LATEST_LEGACY in self._settings.supported()
         return self._legacy if is_served else None
 
-    def _owner(self, http: web.Request) -> Owner:
+    def _owner(self, http: web.Request, admitted: Owner | None) -> Owner:
         authorization = http.headers.get("Authorization")
-        owner = owner_of(authorization, self._secret)
+        owner = admitted or owner_of(authorization, self._secret)
         self._credentials.note(owner, authorization)
         return owner
 
-    def _read(self, http: web.Request, posted: Posted) -> ClientRequest | Notification:
+    def _read(
+        self, http: web.Request, posted: Posted, admitted: Owner | None
+    ) -> ClientRequest | Notification:
         """The modern request that was posted. Raises Rejection."""
         if posted.is_batch:
             fault = "Invalid request: the message is an array (batches are not supported)"
             raise Rejection(None, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
         authorization = http.headers.get("Authorization")
-        owner = owner_of(authorization, self._secret)
+        owner = admitted or owner_of(authorization, self._secret)
         headers = Headers([(key.lower(), value) for key, value in http.headers.items()])
         request = read_message(posted.messages[0], headers, owner, self._settings.supported())
         self._credentials.note(owner, authorization)  # only of what is a request
         return request
 
     def _admit(self, http: web.Request, request: ClientRequest) -> None:
+        if request.method in MAY_BE_OURS and concerns_our_tasks(request.method, request.params.raw):
+            self._admission.refuse_spent(http)
         if self._retry_after_s is not None and request.method not in names.TASK_METHODS:
             raise ShuttingDown(retry_after_s=self._retry_after_s)
         if request.method == names.SUBSCRIPTIONS_LISTEN and not accepts_stream(http):

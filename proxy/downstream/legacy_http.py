@@ -14,6 +14,7 @@ from typing import Final
 from aiohttp import web
 
 from proxy.clock import Clock
+from proxy.downstream.admission import Admission
 from proxy.downstream.posted import Posted
 from proxy.downstream.reply_writer import ReplyWriter
 from proxy.downstream.responses import refusal
@@ -25,6 +26,7 @@ from proxy.protocol import names
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.counted import counted
 from proxy.routing.legacy import HttpMessage, LegacyHandler, Reply
+from proxy.routing.own_tasks import MAY_BE_OURS, concerns_our_tasks
 
 _POST, _GET = HTTPMethod.POST, HTTPMethod.GET  # to name one of this enum takes a microsecond each time
 _BAD_REQUEST, _SERVER_ERROR = HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR
@@ -53,8 +55,10 @@ class LegacyEntrance:
         listens: Gauge,
         lookups: BeginLookup,
         clock: Clock,
+        admission: Admission,
         metrics: Metrics,
     ) -> None:
+        self._admission = admission
         self._handler = handler
         self._writer = writer
         self._calls = calls
@@ -83,6 +87,8 @@ class LegacyEntrance:
         try:
             if (asks := _first_request(posted)) is None:
                 return await self._serve(http, message)
+            if asks.method in MAY_BE_OURS and concerns_our_tasks(asks.method, asks.params):
+                self._admission.refuse_spent(http)
             with counted(asks.method, "legacy", self._metrics, self._clock) as ending:
                 with self._admit(self._calls, owner):
                     if asks.method in names.TASK_METHODS_2025:

@@ -17,7 +17,7 @@ from proxy.downstream.responses import refusal
 from proxy.errors import InternalError, ProxyError, UpstreamError
 from proxy.limits import Gauge
 from proxy.logs import get_logger
-from proxy.routing.well_known import PREFIX, WellKnown
+from proxy.routing.well_known import PREFIX, Documents
 
 EVERY_PAGE: Final = PREFIX + "{document:.+}"
 
@@ -27,7 +27,7 @@ log = get_logger()
 class WellKnownPages:
     """Handlers for GET and HEAD."""
 
-    def __init__(self, documents: WellKnown, guard: Guard, writer: ReplyWriter, calls: Gauge) -> None:
+    def __init__(self, documents: Documents, guard: Guard, writer: ReplyWriter, calls: Gauge) -> None:
         self._documents = documents
         self._guard = guard
         self._writer = writer

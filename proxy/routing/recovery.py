@@ -235,7 +235,7 @@ class Recovery:
     def _have_wait_for_token(self, call: LiveCall, task: Task) -> None:
         """What goes upstream needs the token of the owner, which is not stored (contract section 9)."""
         owner, then = call.request.owner, call.waits_for
-        if not owner.has_token or self._place_of is None:
+        if self._place_of is None or not self._credentials.may_lack(owner):
             return
 
         async def wait() -> None:

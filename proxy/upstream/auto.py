@@ -26,7 +26,15 @@ from proxy.logs import get_logger
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.names import INITIALIZE
 from proxy.upstream import replies
-from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition, Transport, TransportChoice
+from proxy.upstream.base import (
+    NO_HEADERS,
+    Headers,
+    Receiver,
+    StreamPosition,
+    Transport,
+    TransportChoice,
+    Verdicts,
+)
 from proxy.upstream.http import HttpTransport
 from proxy.upstream.sse import SseTransport
 
@@ -76,6 +84,7 @@ class AutoHttpTransport(TransportChoice):
         max_bytes: int,
         client: aiohttp.ClientSession,
         headers: Callable[[], Mapping[str, str]],
+        verdicts: Verdicts | None = None,
         clock: Clock,
         known: KnownServer,
         max_depth: int = 512,
@@ -91,6 +100,7 @@ class AutoHttpTransport(TransportChoice):
             max_bytes=max_bytes,
             client=client,
             headers=headers,
+            verdicts=verdicts,
             clock=clock,
             max_depth=max_depth,
             endpoint_prefix=endpoint_prefix,
@@ -104,6 +114,7 @@ class AutoHttpTransport(TransportChoice):
                 max_bytes=max_bytes,
                 client=client,
                 headers=headers,
+                verdicts=verdicts,
                 clock=clock,
                 max_depth=max_depth,
                 elsewhere=self._try_sse,

@@ -279,6 +279,24 @@ class KnownEra(Protocol):
         ...
 
 
+class Verdicts(Protocol):
+    """Is told what the server says to the credentials that it gets."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the credential is our own, so that no client can do anything about its refusal."""
+        ...
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether it wants to be told of every answer, not only of a 401."""
+        ...
+
+    def answered(self, authorization: str | None, status: int, challenges: Sequence[str]) -> None:
+        """The server answered a request with this `Authorization` with this status."""
+        ...
+
+
 class StartListener(Protocol):
     """Is told what attempts to start or reach the server have come to."""
 

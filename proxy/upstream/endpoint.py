@@ -25,6 +25,7 @@ from proxy.errors import (
     UpstreamUnavailable,
 )
 from proxy.protocol.sse import Event, EventDecoder, EventTooLarge
+from proxy.upstream.base import Verdicts
 
 OUTCOME_UNKNOWN: Final = "outcome unknown: whether it ran cannot be told"
 
@@ -70,10 +71,14 @@ class UnexpectedStatus(UpstreamProtocolError):
 
 
 class Answer:
-    """The head of an HTTP response; its body is yet to be read, inside the `async with` that gave it."""
+    """The head of an HTTP response; its body is yet to be read, inside the `async with` that gave it.
 
-    def __init__(self, who: str, response: aiohttp.ClientResponse) -> None:
+    `is_to_us`: the request had a credential of our own.
+    """
+
+    def __init__(self, who: str, response: aiohttp.ClientResponse, *, is_to_us: bool = False) -> None:
         self._who = who
+        self._is_to_us = is_to_us
         self._response = response
         self.status = response.status
 
@@ -144,8 +149,13 @@ class Answer:
         return UpstreamProtocolError(f"{self._who} sent an answer over the limit of {max_bytes} bytes")
 
     def refusal(self) -> UpstreamRefused:
-        """For a 401 or a 403: with every challenge as it came."""
+        """For a 401 or a 403: with every challenge as it came, unless it is our own matter."""
         status = HTTPStatus(self.status)
+        if self._is_to_us:
+            words = (
+                f"{self._who} refused the proxy's own credential: {status} {status.phrase} (auth.upstream)"
+            )
+            return UpstreamRefused(words, status=None, challenges=())
         challenges = tuple(self._response.headers.getall("WWW-Authenticate", ()))
         return UpstreamRefused(
             f"{self._who} refused the request: {status} {status.phrase}", status=status, challenges=challenges
@@ -180,11 +190,19 @@ class Answer:
 
 
 class Endpoint:
-    """Where an upstream listens. `headers()` gives the credentials; it is asked for every request."""
+    """Where an upstream listens. `headers()` gives the credentials; it is asked for every request, and may
+    raise UpstreamUnavailable. `verdicts` is told what the server says to them."""
 
     def __init__(
-        self, url: str, *, name: str, client: aiohttp.ClientSession, headers: Callable[[], Mapping[str, str]]
+        self,
+        url: str,
+        *,
+        name: str,
+        client: aiohttp.ClientSession,
+        headers: Callable[[], Mapping[str, str]],
+        verdicts: Verdicts | None = None,
     ) -> None:
+        self._verdicts = verdicts
         self._url = URL(url)
         self._name = name
         self._who = f"upstream {name!r}"
@@ -216,7 +234,9 @@ class Endpoint:
                 f"{self._who} announced {_shown(target)} as the address for messages, which is of another "
                 f"origin than {_shown(self._url)}: nothing is sent there"
             )
-        return Endpoint(str(target), name=self._name, client=self._client, headers=self._headers)
+        return Endpoint(
+            str(target), name=self._name, client=self._client, headers=self._headers, verdicts=self._verdicts
+        )
 
     @asynccontextmanager
     async def open(
@@ -236,7 +256,8 @@ class Endpoint:
                     target = self._redirect(response)
                     if target is None:
                         self._url = url
-                        yield Answer(self._who, response)
+                        is_to_us = self._verdicts is not None and self._verdicts.is_ours
+                        yield Answer(self._who, response, is_to_us=is_to_us)
                         return
                 url = target
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as exc:
@@ -256,13 +277,17 @@ class Endpoint:
         sent.update(headers)
         data = None if body is None else io.BytesIO(body)  # in pieces: a large one must not hold the loop
         try:
-            return await self._client.request(method, url, headers=sent, data=data, allow_redirects=False)
+            response = await self._client.request(method, url, headers=sent, data=data, allow_redirects=False)
         except aiohttp.ClientError:
             raise
         except ValueError as exc:
             raise UpstreamUnavailable(
                 f"{self._who} was sent nothing: a header has characters that no header may have"
             ) from exc
+        if self._verdicts is not None:
+            challenges = response.headers.getall("WWW-Authenticate", ())
+            self._verdicts.answered(sent.get("Authorization"), response.status, challenges)
+        return response
 
     def _redirect(self, response: aiohttp.ClientResponse) -> URL | None:
         """Where to go instead, None if this is the answer. Raises UpstreamProtocolError for a way that

@@ -18,7 +18,7 @@ from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
 from proxy.errors import UpstreamClosed, UpstreamProtocolError, UpstreamUnavailable
-from proxy.upstream.base import Forwarded, StartListener
+from proxy.upstream.base import Forwarded, StartListener, Verdicts
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN, reason
 
 Header = tuple[str, str]
@@ -54,8 +54,17 @@ _ADDED: Final = ("Accept", "Content-Type", "User-Agent")  # by aiohttp, unless i
 class HttpForwarder:
     """`base.Forwarder` to one URL."""
 
-    def __init__(self, url: str, *, name: str, client: aiohttp.ClientSession, health: StartListener) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        client: aiohttp.ClientSession,
+        health: StartListener,
+        verdicts: Verdicts | None = None,
+    ) -> None:
         self._health = health
+        self._verdicts = verdicts
         self._url = URL(url)
         self._who = f"upstream {name!r}"
         self._client = client
@@ -70,7 +79,8 @@ class HttpForwarder:
         path: str | None = None,
         plain: bool = False,
     ) -> AbstractAsyncContextManager[Forwarded]:
-        return _Forwarding(self, method, self._target(path, query), sent_on(headers, plain), body)
+        verdicts = self._verdicts if path is None else None  # whatever else there is, anybody may read
+        return _Forwarding(self, method, self._target(path, query), sent_on(headers, plain), body, verdicts)
 
     async def open(
         self, method: str, url: URL, headers: CIMultiDict[str], body: bytes | None, ran: str
@@ -116,21 +126,31 @@ class HttpForwarder:
 class _Forwarding:
     """One request on its way. No generator: every message of a legacy client comes through here."""
 
-    __slots__ = ("_body", "_forwarder", "_headers", "_method", "_response", "_url")
+    __slots__ = ("_body", "_forwarder", "_headers", "_method", "_response", "_url", "_verdicts")
 
     def __init__(
-        self, forwarder: HttpForwarder, method: str, url: URL, headers: CIMultiDict[str], body: bytes | None
+        self,
+        forwarder: HttpForwarder,
+        method: str,
+        url: URL,
+        headers: CIMultiDict[str],
+        body: bytes | None,
+        verdicts: Verdicts | None,
     ) -> None:
         self._forwarder = forwarder
         self._method = method
         self._url = url
         self._headers = headers
         self._body = body
+        self._verdicts = verdicts
 
     async def __aenter__(self) -> Forwarded:
         ran = f"; {OUTCOME_UNKNOWN}" if self._body else ""
         response = await self._forwarder.open(self._method, self._url, self._headers, self._body, ran)
         self._response = response
+        if (verdicts := self._verdicts) is not None and (response.status == 401 or verdicts.wants_all):
+            challenges = response.headers.getall("WWW-Authenticate", ())
+            verdicts.answered(self._headers.get("Authorization"), response.status, challenges)
         body = _Body(response, self._forwarder.who, ran)
         return Forwarded(response.status, passed_back(response), body, body.at_hand)
 

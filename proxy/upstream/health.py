@@ -38,7 +38,8 @@ class Health:
 
     def failed(self, fault: ProxyError) -> None:
         """A session could not be started. 401 and 403 are a server at work, which wants another caller."""
-        self._fault = None if isinstance(fault, UpstreamRefused) else _words_for(fault)
+        wants_another = isinstance(fault, UpstreamRefused) and fault.status is not None
+        self._fault = None if wants_another else _words_for(fault)
         self._seen = self._clock.monotonic()
 
     def words(self) -> str:
@@ -57,6 +58,8 @@ class Health:
 
 def _words_for(fault: ProxyError) -> str:
     match fault:
+        case UpstreamRefused():
+            return "refused the proxy's own credential"
         case UpstreamUnavailable():
             return "could not be started or reached"
         case UpstreamTimeout():

@@ -39,7 +39,7 @@ from proxy.protocol.names import H_LAST_EVENT_ID, H_PROTOCOL_VERSION, H_SESSION_
 from proxy.protocol.sse import MESSAGE, Event
 from proxy.upstream import replies
 from proxy.upstream.acceptance import REFUSED, Handovers, error_body, fault
-from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition, Verdicts
 from proxy.upstream.cursor import Cursor
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN, Answer, Endpoint
 
@@ -145,12 +145,13 @@ class HttpTransport:
         max_bytes: int,
         client: aiohttp.ClientSession,
         headers: Callable[[], Mapping[str, str]],
+        verdicts: Verdicts | None = None,
         clock: Clock,
         max_depth: int = 512,
         elsewhere: Elsewhere | None = None,
         adopted: AdoptedSession | None = None,
     ) -> None:
-        self._endpoint = Endpoint(url, name=name, client=client, headers=headers)
+        self._endpoint = Endpoint(url, name=name, client=client, headers=headers, verdicts=verdicts)
         self._name = name
         self._who = f"upstream {name!r}"
         self._max_bytes = max_bytes

@@ -26,7 +26,7 @@ from proxy.protocol.names import H_PROTOCOL_VERSION, LEGACY_VERSIONS
 from proxy.protocol.sse import MESSAGE, Event
 from proxy.upstream import replies
 from proxy.upstream.acceptance import REFUSED, Handovers, error_body, fault
-from proxy.upstream.base import NO_HEADERS, Headers, Receiver
+from proxy.upstream.base import NO_HEADERS, Headers, Receiver, Verdicts
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN, Answer, Endpoint
 
 ENDPOINT_TIMEOUT_S: Final = 10.0  # from the start to the endpoint event; a slow host takes three of them
@@ -64,11 +64,12 @@ class SseTransport:
         max_bytes: int,
         client: aiohttp.ClientSession,
         headers: Callable[[], Mapping[str, str]],
+        verdicts: Verdicts | None = None,
         clock: Clock,
         max_depth: int = 512,
         endpoint_prefix: str | None = None,
     ) -> None:
-        self._stream = Endpoint(url, name=name, client=client, headers=headers)
+        self._stream = Endpoint(url, name=name, client=client, headers=headers, verdicts=verdicts)
         self._address: Endpoint | None = None  # of the messages
         self._endpoint_prefix = endpoint_prefix
         self._who = f"upstream {name!r}"

@@ -15,6 +15,7 @@ from aiohttp import web
 from anyio.abc import SocketStream, TaskGroup
 
 from proxy.clock import Pulse
+from proxy.downstream.admission import OPEN, Admission
 from proxy.downstream.connection import ConnectionBounds
 from proxy.downstream.guard import Guard
 from proxy.downstream.http import HttpEndpoint, HttpSettings
@@ -29,7 +30,7 @@ from proxy.protocol import names
 from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
 from proxy.routing.legacy import LegacyHandler
 from proxy.routing.router import Router
-from proxy.routing.well_known import WellKnown
+from proxy.routing.well_known import Documents
 from tests.manual_clock import ManualClock
 
 VERSION: Final = names.LATEST_MODERN
@@ -227,7 +228,8 @@ async def http_rig(
     lookups_per_s: float = 100.0,
     trusted: Sequence[str] = (),
     legacy: LegacyHandler | None = None,
-    well_known: WellKnown | None = None,
+    well_known: Documents | None = None,
+    admission: Admission = OPEN,
     bounds: ConnectionBounds = BOUNDS,
     body_s: float = 60.0,
 ) -> AsyncIterator[Rig]:
@@ -249,6 +251,7 @@ async def http_rig(
         clock=clock,
         legacy=legacy,
         well_known=well_known,
+        admission=admission,
         metrics=metrics,
     )
 

@@ -1,0 +1,118 @@
+"""From the configuration to the parts that say who clients are, and in whose name the server is asked.
+
+Above: `assembly`. One of the places where concrete classes are named. Contract section 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+from aiohttp import ClientSession
+from anyio.abc import TaskStatus as StartStatus
+
+from proxy.auth.challenges import Challenger, UrlMap
+from proxy.auth.client_credentials import ClientCredentials, ClientSettings
+from proxy.auth.gate import Gate, GatewayGate, TokenGate
+from proxy.auth.keys import Keys
+from proxy.auth.own_credential import OwnCredential
+from proxy.auth.sources import FETCH_TIMEOUT_S, fetch, read_file
+from proxy.auth.spent import SpentTokens
+from proxy.auth.tokens import TokenRules, TokenVerifier
+from proxy.clock import Clock
+from proxy.config import Config
+from proxy.downstream.admission import Admission
+from proxy.owners import Credentials
+from proxy.routing.well_known import OwnMetadata
+from proxy.upstream.base import Verdicts
+
+_FIRST_TOKEN_S: Final = FETCH_TIMEOUT_S + 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AuthParts:
+    """`run` must be running. `verdicts` is told what the server says to what `credentials` gave it."""
+
+    admission: Admission
+    credentials: Credentials
+    verdicts: Verdicts
+    metadata: OwnMetadata | None
+    keys: Keys | None = None
+    tokens: ClientCredentials | None = None
+
+    async def run(self, *, task_status: StartStatus[None]) -> None:
+        """Keep keys and token fresh. Started once our own token was asked for."""
+        async with anyio.create_task_group() as tasks:
+            if self.keys is not None:
+                tasks.start_soon(self.keys.run)
+            if self.tokens is not None:
+                tasks.start_soon(self.tokens.run)
+                with anyio.move_on_after(_FIRST_TOKEN_S):
+                    await self.tokens.wait_tried()
+            task_status.started()
+
+
+def assemble_auth(config: Config, secret: bytes, client: ClientSession, clock: Clock) -> AuthParts:
+    auth = config.auth
+    scopes = auth.scopes if auth.is_own_resource else ()
+    challenger = Challenger(config.public_url, scopes)
+    spent = SpentTokens(challenger, clock, leeway_s=auth.jwt.leeway if auth.jwt.issuer is not None else 0.0)
+    keys = _keys(config, client, clock)
+    gate = _gate(config, keys, challenger, secret, clock)
+    if not auth.is_own_resource and not auth.upstream.is_given:
+        url = config.upstream.url
+        urls = UrlMap(url, config.public_url) if url is not None and config.public_url is not None else None
+        return AuthParts(Admission(gate, spent, urls), Credentials(), spent, None, keys)
+    tokens = _own_tokens(config, client, clock)
+    own = OwnCredential(auth.upstream.headers, tokens)
+    return AuthParts(Admission(gate, spent, None), own, own, _metadata(config), keys, tokens)
+
+
+def _keys(config: Config, client: ClientSession, clock: Clock) -> Keys | None:
+    jwt = config.auth.jwt
+    if jwt.jwks_url is not None:
+        return Keys(partial(fetch, client, jwt.jwks_url), clock)
+    if jwt.jwks_file is not None:
+        return Keys(partial(read_file, Path(jwt.jwks_file).expanduser()), clock)
+    return None
+
+
+def _gate(
+    config: Config, keys: Keys | None, challenger: Challenger, secret: bytes, clock: Clock
+) -> Gate | None:
+    jwt, gateway = config.auth.jwt, config.auth.gateway
+    if jwt.issuer is not None and keys is not None:
+        rules = TokenRules(jwt.issuer, config.audiences, jwt.algorithms, jwt.leeway)
+        return TokenGate(TokenVerifier(rules, keys, secret, clock), challenger)
+    if gateway.header is not None:
+        return GatewayGate(gateway.header, gateway.trusted, secret)
+    return None
+
+
+def _own_tokens(config: Config, client: ClientSession, clock: Clock) -> ClientCredentials | None:
+    given, url = config.auth.upstream, config.upstream.url
+    if given.token_url is None or given.client_id is None or given.client_secret is None or url is None:
+        return None
+    settings = ClientSettings(
+        given.token_url,
+        given.client_id,
+        given.client_secret,
+        given.scopes,
+        given.resource or urlsplit(url)._replace(query="").geturl(),
+        in_form=given.client_auth == "post",
+    )
+    return ClientCredentials(settings, client, clock)
+
+
+def _metadata(config: Config) -> OwnMetadata | None:
+    """Where tokens are for us, whoever wants one is told where to get it."""
+    auth = config.auth
+    if not auth.is_own_resource or auth.jwt.issuer is None or config.public_url is None:
+        return None
+    return OwnMetadata(
+        config.public_url, path=config.path, authorization_server=auth.jwt.issuer, scopes=auth.scopes
+    )

@@ -1,0 +1,1 @@
+"""Tests of the side in the middle: what happens to a message."""
