@@ -7,9 +7,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.real.legacy import Legacy, Transport
+from tests.real.legacy import START_BOUND_S, Legacy, Transport
 from tests.real.modern_client import ModernClient
+from tests.real.processes import Program, accepts, free_port
 from tests.real.proxy_process import ProxyProcess, Upstream
+from tests.real.waiting import until
 
 
 class Bench:
@@ -25,6 +27,14 @@ class Bench:
         self.stack.push_async_callback(legacy.stop)
         await legacy.start()
         return legacy
+
+    async def http_server(self, *command: str) -> str:
+        """Start a server whose last argument is its port; its URL once it listens."""
+        port = free_port()
+        server = Program([*command, str(port)], log=self.home / "server.log")
+        self.stack.push_async_callback(server.stop)
+        await until(lambda: accepts(port), "the server listens", within_s=START_BOUND_S)
+        return f"http://127.0.0.1:{port}/mcp"
 
     async def proxy(self, upstream: Upstream, settings: Mapping[str, Any] | None = None) -> ProxyProcess:
         proxy = ProxyProcess(self.home, upstream, settings)

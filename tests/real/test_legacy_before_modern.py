@@ -20,7 +20,7 @@ import pytest
 
 from tests.real.bench import Bench
 from tests.real.legacy import Transport
-from tests.real.processes import MARKER, Program, accepts, free_port, marked_processes
+from tests.real.processes import MARKER, marked_processes
 from tests.real.raw_pair import stdio_proxy
 from tests.real.waiting import until
 from tests.setup_tools import NPM, TESTS, node, npm_module, venv_python
@@ -47,11 +47,7 @@ async def served(bench: Bench, transport: Transport) -> Mapping[str, Any]:
     server = [str(venv_python("sdk2")), str(SERVER)]
     if transport == "stdio":
         return {"command": stdio_proxy(bench.home, server, MODERN)}
-    port = free_port()
-    program = Program([*server, str(port)], log=bench.home / "server.log")
-    bench.stack.push_async_callback(program.stop)
-    await until(lambda: accepts(port), "the server listens")
-    return {"url": (await bench.proxy(f"http://127.0.0.1:{port}/mcp", MODERN)).url}
+    return {"url": (await bench.proxy(await bench.http_server(*server), MODERN)).url}
 
 
 @pytest.mark.parametrize("kind", ["sdk1", "npm1"])

@@ -12,8 +12,6 @@ import anyio.to_thread
 import pytest
 
 from tests.real.bench import Bench
-from tests.real.processes import Program, accepts, free_port
-from tests.real.waiting import until
 from tests.setup_tools import TESTS, venv_python
 
 pytestmark = pytest.mark.anyio
@@ -36,11 +34,7 @@ async def said(url: str) -> list[dict[str, Any]]:
 
 async def test_a_client_of_the_servers_own_tasks_sees_no_difference(bench: Bench) -> None:
     """TX-CAP-015: ids, statuses, results, questions; nothing is converted twice."""
-    port = free_port()
-    server = Program([str(venv_python("fastmcp4")), str(SERVER), str(port)], log=bench.home / "server.log")
-    bench.stack.push_async_callback(server.stop)
-    await until(lambda: accepts(port), "the server listens", within_s=40.0)
-    url = f"http://127.0.0.1:{port}/mcp"
+    url = await bench.http_server(str(venv_python("fastmcp4")), str(SERVER))
     proxy = await bench.proxy(url, SETTINGS)
     direct = await said(url)
     through = await said(proxy.url)
