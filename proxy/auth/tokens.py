@@ -5,6 +5,7 @@ Above: `gate`. Below: `keys`, joserfc. Authorization 2026-07-28, "Token Handling
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ class TokenVerifier:
         self._secret = secret
         self._clock = clock
         self._registry = _Registry(algorithms=rules.algorithms, strict_check_header=False)
-        self._proved: OrderedDict[str, tuple[int, Owner, dict[str, Any]]] = OrderedDict()
+        self._proved: OrderedDict[bytes, tuple[int, Owner, dict[str, Any]]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<TokenVerifier of {self._rules.issuer}, {len(self._proved)} proved>"
@@ -83,18 +84,19 @@ class TokenVerifier:
     async def owner_of(self, token: str) -> Owner:
         """Whose it is: the same for all tokens of one subject. Raises TokenRefused, or LimitReached (503)
         while there are no keys."""
-        proved = self._proved.get(token)
+        key = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        proved = self._proved.get(key)
         if proved is None or proved[0] != self._keys.generation:
-            self._proved.pop(token, None)
+            self._proved.pop(key, None)
             proved = await self._prove(token)
-            self._proved[token] = proved
+            self._proved[key] = proved
             if len(self._proved) > MAX_KEPT:
                 self._proved.popitem(last=False)
         _, owner, claims = proved
         try:
             self._check_times(claims)
         except TokenRefused:
-            del self._proved[token]
+            self._proved.pop(key, None)
             raise
         return owner
 
