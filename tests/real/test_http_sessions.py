@@ -70,7 +70,7 @@ async def test_the_conformance_suite_passes_before_a_stdio_server(bench: Bench) 
         for revision in REVISIONS:
             group.start_soon(quiet_call, proxy, revision)
 
-        both = await together(verdicts(proxy.url, f"core-{revision}", bench.home) for revision in REVISIONS)
+        both = await together(verdicts(proxy.url, bench.home, f"core-{revision}") for revision in REVISIONS)
 
     assert [(found["FAIL"], found["SKIP"]) for found in both] == [([], [])] * 2
     assert [len(found["PASS"]) for found in both] == list(REVISIONS.values())
