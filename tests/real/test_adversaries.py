@@ -89,7 +89,8 @@ async def scene(home: Path, upstream: str | Sequence[str]) -> AsyncIterator[Scen
                 Party(name, proxy.url, http, is_anonymous=name == "nobody")
                 for name in ("ada", "bob", "nobody")
             ]
-            it = Scene(proxy, *made)
+            ada, bob, nobody = made
+            it = Scene(proxy, ada, bob, nobody)
             for party in made:
                 await party.open_session()
                 it.tasks[party.name] = [
@@ -302,11 +303,12 @@ async def _streams_tell_ones_own_alone(it: Scene, asking: str, key: str) -> None
 async def _the_local_user_finds_nothing(it: Scene, home: Path) -> None:
     """I5: a client at stdin, on the store that the others' tasks are in."""
     async with StdioProcess(proxied(ASKING, "--store", f"disk:{home / 'store'}"), home) as local:
-        for method, more in (
-            (names.TASKS_GET, {}),
-            (names.TASKS_UPDATE, {"inputResponses": {}}),
-            (names.TASKS_CANCEL, {}),
-        ):
+        asked: dict[str, dict[str, Any]] = {
+            names.TASKS_GET: {},
+            names.TASKS_UPDATE: {"inputResponses": {}},
+            names.TASKS_CANCEL: {},
+        }
+        for method, more in asked.items():
             ids = [unknown_task(), *itertools.chain.from_iterable(it.tasks.values())]
             told = [await local.ask_modern(method, {"taskId": one, **more}) for one in ids]
             assert len({str(answer["error"]) for answer in told}) == 1
