@@ -1,8 +1,9 @@
 """How fast the disk store creates tasks, and how long it keeps the event loop.
 
-Creates tasks one by one and many at once, at both durabilities, in a temporary directory of the file system
-that is named (default: here). A stall is by how much a short sleep in the same event loop was late; much
-of it is the starting of so many callers in one turn of the loop, so the same is shown for the memory store.
+Creates tasks one by one and many at once, at both durabilities, with and without encryption, in a temporary
+directory of the file system that is named (default: here). A stall is by how much a short sleep in the same
+event loop was late; much of it is the starting of so many callers in one turn of the loop, so the same is
+shown for the memory store.
 
     python -m benchmarks.store [DIRECTORY]
 """
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
@@ -21,6 +23,7 @@ import anyio
 
 from proxy.clock import SystemClock
 from proxy.stores.disk import DiskStore, Durability
+from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.memory import MemoryStore
 from proxy.tasks.task import Task
 
@@ -28,6 +31,7 @@ ONE_BY_ONE: Final = 1_000
 AT_ONCE: Final = 500
 ROUNDS: Final = 20
 TICK_S: Final = 0.001
+ENCRYPTION: Final = {"": NO_KEYS, ", encrypted": Keys([b"k" * 32])}
 
 Run: TypeAlias = "Callable[[MemoryStore | DiskStore], Awaitable[int]]"
 
@@ -44,7 +48,7 @@ class Measured:
         p99 = stalls[int(0.99 * (len(stalls) - 1))]
         a_commit = f"{self.creates / self.commits:.1f}" if self.commits else "-"
         per_second = f"{self.creates / self.seconds:,.0f}"
-        return f"{store:<8} {creates:<12} {per_second:>10} {a_commit:>15} {p99:>13.1f} {stalls[-1]:>13.1f}"
+        return f"{store:<18} {creates:<12} {per_second:>10} {a_commit:>15} {p99:>13.1f} {stalls[-1]:>13.1f}"
 
 
 def a_task(number: int) -> Task:
@@ -88,15 +92,16 @@ async def measure(run: Run, store: MemoryStore | DiskStore) -> Measured:
 
 
 async def main(where: Path) -> None:
-    print("store    creates      per second  tasks a commit  stall p99 ms  stall max ms")
+    print("store              creates      per second  tasks a commit  stall p99 ms  stall max ms")
     runs: dict[str, Run] = {"one by one": one_by_one, f"{AT_ONCE} at once": many_at_once}
     for creates, run in runs.items():
         print((await measure(run, MemoryStore(SystemClock()))).row("memory", creates))
-    for durability in Durability:
+    for durability, encryption in product(Durability, ENCRYPTION):
         for creates, run in runs.items():
             with TemporaryDirectory(dir=where) as directory:
-                store = DiskStore(Path(directory), durability=durability, clock=SystemClock())
-                print((await measure(run, store)).row(durability, creates))
+                keys, clock = ENCRYPTION[encryption], SystemClock()
+                store = DiskStore(Path(directory), durability=durability, clock=clock, keys=keys)
+                print((await measure(run, store)).row(f"{durability}{encryption}", creates))
 
 
 if __name__ == "__main__":
