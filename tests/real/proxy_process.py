@@ -36,13 +36,21 @@ Upstream = str | Sequence[str]
 class ProxyProcess:
     """One proxy on one port and one store directory, through any number of starts.
 
-    `settings` are merged over a small configuration: the store in `home`, a short drain time.
+    `settings` are merged over a small configuration: the store in `home`, a short drain time. `port` is one
+    that `free_port` gave, where the settings depend on it.
     """
 
-    def __init__(self, home: Path, upstream: Upstream, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        upstream: Upstream,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        port: int | None = None,
+    ) -> None:
         self.home = home
         self.upstream = upstream
-        self.port = free_port()
+        self.port = port or free_port()
         self.marker = uuid.uuid4().hex
         self.log = home / "proxy.log"
         self.config = home / "config.yaml"
