@@ -17,7 +17,7 @@ from anyio import CapacityLimiter, to_thread
 
 from proxy.clock import Pulse
 from proxy.errors import StoreError
-from proxy.stores.encryption import Keys
+from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.faults import reason_of
 from proxy.stores.index import Index, without_result
 from proxy.stores.records import Record, encode, row_key
@@ -59,8 +59,8 @@ class Pending:
 class Changes:
     """Used from the event loop. Whoever waits may be cancelled: what was queued is done all the same.
 
-    `files` has the result files of the tasks in `index` that have one, by task id; with `keys` rows are
-    encrypted.
+    `files` has the result files of the tasks in `index` that have one, by task id; `row_keys` the keys of the
+    rows that stand elsewhere than a new one would. With `keys` rows are encrypted.
     """
 
     def __init__(
@@ -71,7 +71,8 @@ class Changes:
         watchers: Watchers,
         results: ResultFiles,
         writer: Writer,
-        keys: Keys,
+        keys: Keys = NO_KEYS,
+        row_keys: dict[str, bytes],
     ) -> None:
         self._index = index
         self._files = files
@@ -79,6 +80,7 @@ class Changes:
         self._results = results
         self._writer = writer
         self._keys = keys
+        self._row_keys = row_keys
         self._pending: dict[str, Pending] = {}
         self._noted: set[str] = set()
         self._new_notes = Pulse()
@@ -88,6 +90,10 @@ class Changes:
     def file_of(self, task_id: str) -> str | None:
         """The file with the result of a task, if it has one of its own."""
         return self._files.get(task_id)
+
+    def row_key(self, task_id: str) -> bytes:
+        """Where the row of a task stands, or will: the same as long as it is kept."""
+        return self._row_keys.get(task_id) or row_key(task_id, self._keys)
 
     async def turn(self, task_id: str) -> None:
         """Wait until no change of this task is on its way. Then decide and begin, without another await."""
@@ -110,8 +116,9 @@ class Changes:
                 record = Record(task=without_result(task), result_file=file, result_size=size)
             settle = partial(self._stored, task, file, pending)
             old_file = self._files.get(task.id)
-            row = encode(record, self._keys)
-            self._writer.queue(Change(row_key(task.id), row, settle, new_file=file, old_file=old_file))
+            key = self.row_key(task.id)
+            row = encode(record, self._keys, key)
+            self._writer.queue(Change(key, row, settle, new_file=file, old_file=old_file))
         except BaseException:
             self._stored(task, file, pending, "it was not begun")
             raise
@@ -134,14 +141,15 @@ class Changes:
             assert task is not None  # it runs, so it does not expire
             assert not task.status.is_terminal  # its end took the note along; the result is not in the index
             self._noted.remove(task_id)
-            row = encode(Record(task=task), self._keys)
-            self._writer.queue(Change(row_key(task_id), row, partial(self._note_stored, task_id)))
+            key = self.row_key(task_id)
+            row = encode(Record(task=task), self._keys, key)
+            self._writer.queue(Change(key, row, partial(self._note_stored, task_id)))
 
     def remove(self, task_id: str) -> Pending:
         """Begin to remove a task that is over, with its result file."""
         pending = Pending()
         settle = partial(self._removed, task_id, pending)
-        self._writer.queue(Change(row_key(task_id), None, settle, old_file=self._files.get(task_id)))
+        self._writer.queue(Change(self.row_key(task_id), None, settle, old_file=self._files.get(task_id)))
         self._pending[task_id] = pending
         return pending
 
@@ -192,6 +200,7 @@ class Changes:
         if reason is None:
             self._index.remove(task_id)
             self._files.pop(task_id, None)
+            self._row_keys.pop(task_id, None)
         del self._pending[task_id]
         pending.settle(reason)
 

@@ -32,7 +32,7 @@ from proxy.stores.faults import reason_of
 from proxy.stores.index import Index
 from proxy.stores.memos import Memo, Memos, new_memo
 from proxy.stores.opening import OpenStore, open_store
-from proxy.stores.records import UNREADABLE, DamagedData, decode, row_key
+from proxy.stores.records import UNREADABLE, DamagedData, decode, stand_in
 from proxy.stores.watching import Watchers
 from proxy.stores.writer import Writer
 from proxy.tasks.task import Task, TaskStatus
@@ -114,6 +114,7 @@ class DiskStore(AsyncContextManagerMixin):
             results=opened.place.results,
             writer=self._writer,
             keys=self._keys,
+            row_keys=opened.row_keys,
         )
         self._disk_memos = DiskMemos(opened.memos, self._writer, self._keys)
         failure: Exception | None = None
@@ -152,7 +153,7 @@ class DiskStore(AsyncContextManagerMixin):
     async def create(self, task: Task) -> None:
         with _bounded(WRITE_TIMEOUT_S):
             await self._changes.turn(task.id)
-            if task.id in self._opened.unreadable:
+            if self._told_of_unreadable(task.id) is not None:
                 raise TaskConflict("task not created: its id is taken")
             self._index.check_create(task)
             await self._changes.put(task)
@@ -234,9 +235,14 @@ class DiskStore(AsyncContextManagerMixin):
         return self._memos.live(prefix, self._clock.wall_ms())
 
     def _live(self, task_id: str) -> Task:
-        if (told := self._opened.unreadable.get(task_id)) is not None:
+        if (told := self._told_of_unreadable(task_id)) is not None:
             raise StoreError(told)
         return self._index.live(task_id)
+
+    def _told_of_unreadable(self, task_id: str) -> str | None:
+        """What clients are told of a record that is there and cannot be read; None of any other."""
+        unreadable = self._opened.unreadable
+        return unreadable.get(stand_in(task_id)) if unreadable else None
 
     def _check_change(self, old: Task, new: Task) -> None:
         self._live(old.id)
@@ -251,7 +257,7 @@ class DiskStore(AsyncContextManagerMixin):
         """In a thread: read what the index leaves out."""
         if file is not None:
             return replace(task, result=self._opened.place.results.read(file))
-        key = row_key(task.id)
+        key = self._changes.row_key(task.id)
         row = self._opened.place.row(key)
         if row is None:
             raise DamagedData("its row is missing")

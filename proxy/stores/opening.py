@@ -37,6 +37,7 @@ class OpenStore:
     index: Index
     files: dict[str, str]
     unreadable: Mapping[str, str]
+    row_keys: dict[str, bytes]
     memos: Memos
 
 
@@ -50,7 +51,8 @@ def open_store(directory: Path, clock: Clock, *, synced: bool, keys: Keys = NO_K
         if isinstance(exc, (OSError, sqlite3.Error, StoreError)):
             raise unusable(directory, exc) from exc
         raise
-    return OpenStore(place, loaded.index, loaded.files, loaded.unreadable, Memos(loaded.memos))
+    memos = Memos(loaded.memos)
+    return OpenStore(place, loaded.index, loaded.files, loaded.unreadable, loaded.row_keys, memos)
 
 
 def _load(place: Place, clock: Clock) -> Loaded:

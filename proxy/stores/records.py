@@ -26,6 +26,7 @@ FORMAT: Final = ENCRYPTED
 HEADER_SIZE: Final = 20
 _LETTERS: Final = b"tpx"
 _DIGEST_SIZE: Final = 16
+_HIDDEN: Final = b"\0task:"  # no task id begins with a zero byte
 
 
 class DamagedData(Exception):
@@ -61,12 +62,13 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Record)
 
 
-def encode(record: Record, keys: Keys = NO_KEYS) -> bytes:
+def encode(record: Record, keys: Keys = NO_KEYS, key: bytes | None = None) -> bytes:
+    """What stands in the row `key`; that of a new record if none is given."""
     try:
         content = _encoder.encode(record)
     except UnicodeEncodeError:  # half an emoji, which JSON may hold and UTF-8 may not
         content = json.dumps(msgspec.to_builtins(record)).encode()
-    return pack_row(row_key(record.task.id), content, keys)
+    return pack_row(key or row_key(record.task.id, keys), content, keys)
 
 
 def decode(key: bytes, data: bytes, keys: Keys = NO_KEYS) -> Record:
@@ -79,13 +81,29 @@ def decode(key: bytes, data: bytes, keys: Keys = NO_KEYS) -> Record:
             record = _decoder.decode(content)
     except ValueError as exc:  # of msgspec, of json, or of Task itself
         raise DamagedData("not a task record") from exc
-    if row_key(record.task.id) != key:
+    if key not in (task_id := record.task.id.encode(), _HIDDEN + _hidden(task_id)):
         raise DamagedData("it stands under the key of another task")
     return record
 
 
-def row_key(task_id: str) -> bytes:
-    return task_id.encode()
+def row_key(task_id: str, keys: Keys = NO_KEYS) -> bytes:
+    """Of a new record. Where there is encryption the id stays out, for it can act as a bearer token."""
+    key = task_id.encode()
+    return _HIDDEN + _hidden(key) if keys else key
+
+
+def stand_in(task_id: str) -> str:
+    """What may stand for a task where its id may not: a hash of it, in hexadecimal."""
+    return stand_in_of_row(task_id.encode())
+
+
+def stand_in_of_row(key: bytes) -> str:
+    """The same, of the task in the row `key`, whatever the key looks like."""
+    return (key.removeprefix(_HIDDEN) if key.startswith(_HIDDEN) else _hidden(key)).hex()
+
+
+def _hidden(task_id: bytes) -> bytes:
+    return hashlib.sha256(task_id).digest()
 
 
 def pack_row(key: bytes, content: bytes, keys: Keys) -> bytes:

@@ -8,7 +8,6 @@ in a thread.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
@@ -20,12 +19,13 @@ from typing import Final
 
 from proxy.stores.directory import make_private_directory, open_private, sync_directory, sync_file
 from proxy.stores.encryption import NO_KEYS, PIECE_BYTES, Keys
-from proxy.stores.records import HEADER_SIZE, DamagedData, pack, unpack
+from proxy.stores.records import HEADER_SIZE, DamagedData, pack, stand_in, unpack
 
 RESULTS_NAME: Final = "results"
 _AT_ONCE_BYTES: Final = PIECE_BYTES
 _CHECK_NAME: Final = "check"
 _SET_ASIDE: Final = ".damaged"
+_PART_CHARS: Final = 32
 _NAME: Final = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}\Z")
 
 
@@ -96,7 +96,8 @@ class ResultFiles:
         return os.listdir(self._directory)
 
     def remove_strays(self, names: list[str], named: Collection[str], untouchable: Collection[str]) -> None:
-        """Remove those of `names` that are not in `named` and belong to no task in `untouchable`."""
+        """Remove those of `names` that are not in `named` and belong to no task in `untouchable`, which are
+        given as `records.stand_in` does."""
         for name in _strays(names, named, untouchable):
             self.remove(name)
 
@@ -113,7 +114,7 @@ class ResultFiles:
 
 
 def _strays(names: list[str], named: Collection[str], untouchable: Collection[str]) -> list[str]:
-    keep = {_task_part(task_id) for task_id in untouchable}
+    keep = {task[:_PART_CHARS] for task in untouchable}
     matches = map(_NAME.match, set(names).difference(named))
     return [match[0] for match in matches if match is not None and match[1] not in keep]
 
@@ -135,4 +136,4 @@ def _in_file(name: str) -> bytes:
 
 
 def _task_part(task_id: str) -> str:
-    return hashlib.sha256(task_id.encode()).hexdigest()[:32]
+    return stand_in(task_id)[:_PART_CHARS]

@@ -26,7 +26,15 @@ from proxy.stores import memos, snapshot
 from proxy.stores.directory import make_private_file, sync_directory
 from proxy.stores.encryption import NO_KEYS, Keys, MissingKey
 from proxy.stores.index import Index, without_result
-from proxy.stores.records import DamagedData, NewerFormat, Record, decode, is_encrypted
+from proxy.stores.records import (
+    DamagedData,
+    NewerFormat,
+    Record,
+    decode,
+    is_encrypted,
+    row_key,
+    stand_in_of_row,
+)
 from proxy.stores.results import ResultFiles, check_name
 
 CHECK_KEY: Final = b"\0check"  # the row that `check` writes; no task id begins with a zero byte
@@ -146,13 +154,15 @@ class Loaded:
     """What was found at start.
 
     `index` has the tasks without their results, `files` the names of the result files by task id, `memos`
-    what is remembered beside the tasks. `unreadable` has the keys of rows (of a task: its id) that a later
-    version of ours wrote, or one with another key, and what clients are told; they are left alone. `kept`
-    has the rows whose results are not in the index, where they cannot be read again.
+    what is remembered beside the tasks. `row_keys` has, by task id, the keys of the rows that stand elsewhere
+    than a new one would. `unreadable` has the rows that a later version wrote, or one with another key, by
+    what stands for their task, and what clients are told: they are left alone. `kept` has the rows whose
+    results are not in the index, where they cannot be read again.
     """
 
     index: Index
     files: dict[str, str] = field(default_factory=dict)
+    row_keys: dict[str, bytes] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     memos: list[memos.Memo] = field(default_factory=list)
     kept: dict[bytes, bytes] = field(default_factory=dict)
@@ -224,14 +234,16 @@ def _read(
                 continue
             record = _checked(key, value, results, keys)
             loaded.add(record)
+            if key != row_key(record.task.id, keys):
+                loaded.row_keys[record.task.id] = key
             not_encrypted += not is_encrypted(value)
             if keep and record.task.result is not None:
                 loaded.kept[key] = value
         except NewerFormat as exc:
-            loaded.unreadable[key.decode(errors="replace")] = exc.told
+            loaded.unreadable[stand_in_of_row(key)] = exc.told
             _log.warning("record_refused", row=rowid, reason=str(exc))
         except MissingKey as exc:
-            loaded.unreadable[key.decode(errors="replace")] = exc.told
+            loaded.unreadable[stand_in_of_row(key)] = exc.told
             locked[exc.key_id] += 1
         except DamagedData as exc:
             damaged.append((rowid, str(exc)))

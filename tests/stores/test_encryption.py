@@ -18,6 +18,8 @@ from proxy.stores.records import (
     pack,
     row_key,
     seal,
+    stand_in,
+    stand_in_of_row,
     unpack,
 )
 from tests.manual_clock import ManualClock
@@ -141,11 +143,25 @@ def test_a_record_is_encrypted_whole_and_bound_to_its_row() -> None:
     for word in (b"halfway", b"Sure?", b"accept", b"alice", b"train_model", record.task.id.encode()):
         assert word not in data
         assert word in encode(record)
-    assert decode(row_key(record.task.id), data, KEYS) == record
-    with pytest.raises(DamagedData, match="not what was encrypted for this place"):
-        decode(row_key("tpx-other"), data, KEYS)
+    key = row_key(record.task.id, KEYS)
+    assert record.task.id.encode() not in key
+    assert decode(key, data, KEYS) == record
+    for other in (row_key("tpx-other", KEYS), row_key(record.task.id)):
+        with pytest.raises(DamagedData, match="not what was encrypted for this place"):
+            decode(other, data, KEYS)
     with pytest.raises(MissingKey):
-        decode(row_key(record.task.id), data)
+        decode(key, data)
+
+
+def test_a_record_may_stay_where_it_was_before_there_were_keys() -> None:
+    record = Record(task=a_task(ManualClock()))
+    key = row_key(record.task.id)
+    assert decode(key, encode(record, KEYS, key), KEYS) == record
+
+
+def test_one_thing_stands_for_a_task_whatever_its_row_is_called() -> None:
+    for keys in (NO_KEYS, KEYS):
+        assert stand_in_of_row(row_key("tpx-1", keys)) == stand_in("tpx-1") != stand_in("tpx-2")
 
 
 def test_a_torn_record_is_damaged_with_and_without_its_key() -> None:
