@@ -161,6 +161,10 @@ class SessionLost(UpstreamClosed):
     """The upstream no longer knows the session (404); the next call gets a new one."""
 
 
+class SessionUnknown(SessionLost):
+    """With that it answered the request itself, of which nothing ran."""
+
+
 class UpstreamProtocolError(UpstreamError):
     """The upstream sent something that is not the protocol."""
 

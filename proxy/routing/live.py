@@ -101,9 +101,10 @@ class LiveCall:
 
     `left_round`: an earlier process left it waiting for answers; it gives the `next_params`, with which the
     call goes on. `resumes`: an earlier process has sent it, and this is where its stream was left;
-    `may_repeat`: if it cannot be resumed it is sent again. `trace` is where a later process finds the rest
+    `may_repeat`: if it cannot be resumed it is sent again; `ran_before`: it may have run, and is being sent
+    again. `trace` is where a later process finds the rest
     of the stream, `round` what a modern server's next round needs while that waits for answers, `was_sent`
-    whether the call was sent, by whatever process.
+    whether the call was sent, by whatever process; `runs_upstream`: as a task of the upstream's own.
 
     `changed` beats at every change, `turned` only when the call ends or begins or stops to wait for input.
     `questions` holds what is open, by key, in the order asked. A call has ended when `ended`: with an
@@ -141,6 +142,8 @@ class LiveCall:
     left_round: Callable[[LiveCall], Awaitable[bytes]] | None = None
     next_params: bytes | None = None
     may_repeat: bool = False
+    ran_before: bool = False
+    runs_upstream: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     changed: Pulse = field(default_factory=Pulse)
     turned: Pulse = field(default_factory=Pulse)
@@ -202,6 +205,7 @@ class LiveCall:
 
     def is_upstream_task(self, task_id: str) -> None:
         """It runs as a task of the upstream's own, which a later process can take up."""
+        self.runs_upstream = True
         if self.trace is not None:
             self.trace = replace(self.trace, upstream_task=task_id)
             self.changed.beat()
@@ -221,6 +225,7 @@ class LiveCall:
         if not self.may_repeat:
             return False
         self.may_repeat, self.place, self.trace, self.resumes = False, None, None, None
+        self.ran_before, self.runs_upstream = True, False
         self.capabilities, self.waits_for = self.request.capabilities, WAITING_FOR_PROCESS
         self.sent_at = None
         self._forget_restored()

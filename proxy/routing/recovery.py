@@ -218,6 +218,7 @@ class Recovery:
     def _send_again(self, task: Task, repeat: Repeat) -> None:
         """What was asked of the client before is asked anew, if at all."""
         call = self._call_of(task, None)
+        call.ran_before = task.sent
         self._have_wait_for_token(call, task)
         self._runner.take_up(call, task, deliver=False)
         log.info("task_repeated", task=task_hash(task.id), tool=task.name)

@@ -24,10 +24,13 @@ from proxy.eras.to_modern import OF_ANOTHER_ERA, error_code
 from proxy.errors import (
     InternalError,
     ProxyError,
+    SessionUnknown,
     StoreError,
     TaskNotFound,
+    UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
+    UpstreamRefused,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
@@ -52,6 +55,7 @@ from proxy.upstream.session import LegacySession
 
 ANSWER_RETRY_S: Final = 0.5
 LOOK_AGAIN_S: Final = 1.0
+OLD_SESSIONS: Final = 3  # of a server that was restarted, which one call is tried on before a further one
 _NO_SHARES: Final = CallBounds()
 
 log = get_logger()
@@ -164,13 +168,15 @@ class Runner:
                 if call.left_round is not None:
                     call.next_params = await call.left_round(call)
                 try:
-                    await self._run_on(call, self._place_of(call))
+                    await self._run(call)
                 except UpstreamError as exc:
                     if not call.falls_back():
                         raise
                     log.info("call_not_resumed", reason=exc.message)
-                    await self._run_on(call, self._place_of(call))
+                    await self._run(call)
             await self._give_up_left(call)
+        except UpstreamError as exc:
+            call.lose(_honest(exc) if call.ran_before or call.runs_upstream else exc)
         except ProxyError as exc:
             call.lose(exc)
         except Exception:
@@ -205,6 +211,19 @@ class Runner:
             return call.place()
         request = call.request
         return self._pool.lease(request.owner, request.capabilities, on_starting=call.wait_for_start)
+
+    async def _run(self, call: LiveCall) -> None:
+        """Where there is room. A server that was restarted refuses what comes on our old sessions, and runs
+        nothing of it: that is sent again on another one, which is new if no old one is left."""
+        for _ in range(OLD_SESSIONS):
+            try:
+                await self._run_on(call, self._place_of(call))
+                return
+            except SessionUnknown as exc:
+                if call.place is not None or call.runs_upstream:
+                    raise
+                log.info("call_sent_again", reason=exc.message)
+        await self._run_on(call, self._place_of(call))
 
     async def _run_on(self, call: LiveCall, place: AbstractAsyncContextManager[LegacySession]) -> None:
         async with place as session:
@@ -417,6 +436,14 @@ async def _guarded(work: Callable[..., Awaitable[None]], args: tuple[object, ...
         await work(*args)
     except Exception:
         log.exception("work_failed", work=getattr(work, "__name__", str(work)))
+
+
+def _honest(fault: UpstreamError) -> UpstreamError:
+    """For a call that was sent before, too, or runs as a task of the upstream: it may have run, whatever
+    became of what we sent last."""
+    if isinstance(fault, UpstreamRefused) or "outcome unknown" in fault.message:
+        return fault
+    return UpstreamClosed(f"{fault.message}; outcome unknown: the call had been sent before")
 
 
 def _limit_error(waiting: bool, limit_s: float) -> UpstreamTimeout:

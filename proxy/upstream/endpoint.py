@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.errors import (
-    SessionLost,
+    SessionUnknown,
     UpstreamClosed,
     UpstreamProtocolError,
     UpstreamRefused,
@@ -161,9 +161,9 @@ class Answer:
             f"{self._who} refused the request: {status} {status.phrase}", status=status, challenges=challenges
         )
 
-    def gone(self, said: str) -> SessionLost:
+    def gone(self, said: str) -> SessionUnknown:
         """For a 404 that means the session."""
-        return SessionLost(f"{self._who} no longer knows the session (404: {said})")
+        return SessionUnknown(f"{self._who} no longer knows the session (404: {said})")
 
     def unexpected(self, said: str, *, ran_nothing: bool = False) -> UnexpectedStatus:
         """For any other status; `said` are the upstream's words, made presentable by `words`.

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.errors import UpstreamUnavailable
+from proxy.errors import SessionUnknown, UpstreamUnavailable
 from proxy.logs import task_hash
 from proxy.protocol import names
 from tests.routing.bench import Bench, Exchanged, bench
@@ -24,6 +24,7 @@ TASK: Final = {"taskId": "theirs", "status": "working", "ttl": None, "pollInterv
 DONE: Final[dict[str, Any]] = {"content": [{"type": "text", "text": "theirs is done"}]}
 RELATED: Final = {names.META_RELATED_TASK: {"taskId": "theirs"}}
 PLAIN: Final[dict[str, Any]] = {}
+FORGOTTEN: Final = SessionUnknown("upstream 'fake' no longer knows the session (404)")
 
 
 def server(*, declares: bool = True, version: str = "2025-11-25", **supports: str) -> FakeServer:
@@ -281,3 +282,14 @@ async def test_a_task_without_an_id_is_an_ordinary_answer(answer: dict[str, Any]
         await at.settle()
         assert sent.done
         assert at.server.heard(names.TASKS_RESULT) == []
+
+
+async def test_a_session_that_is_lost_under_it_does_not_make_the_call_run_again() -> None:
+    """What an old session refuses then (404) is that we ask for the task."""
+    async with bench(server(must="required")) as at:
+        sent, _, held = await made(at)
+        held.wire.lose(held.id, FORGOTTEN)
+        _, error = await sent.error()
+        assert "outcome unknown" in error["message"]
+        await at.pass_time(60)
+        assert len(at.server.heard(names.TOOLS_CALL)) == 1

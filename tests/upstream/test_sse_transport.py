@@ -17,7 +17,7 @@ from aiohttp import web
 from anyio.abc import SocketAttribute
 
 from proxy.errors import (
-    SessionLost,
+    SessionUnknown,
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
@@ -512,7 +512,7 @@ async def test_any_2xx_is_an_acceptance_and_its_body_is_of_no_interest(
 @pytest.mark.parametrize(
     ("play", "kind", "words"),
     [
-        (status(404, b"Could not find session"), SessionLost, "no longer knows the session (404: Could not"),
+        (status(404, b"Could not find session"), SessionUnknown, "no longer knows the session (404: Could"),
         (status(400, b"Invalid session ID"), UnexpectedStatus, "status 400: Invalid session ID"),
         (
             status(400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"Missing sessionId"}}'),
