@@ -15,7 +15,8 @@ README: Final = ROOT / "README.md"
 CLIENTS: Final = ROOT / "docs" / "clients.md"
 DEPLOYMENT: Final = ROOT / "docs" / "deployment.md"
 METRICS: Final = ROOT / "docs" / "metrics.md"
-PAGES: Final = (README, *sorted((ROOT / "docs").glob("*.md")))
+SECURITY: Final = ROOT / "SECURITY.md"
+PAGES: Final = (README, SECURITY, *sorted((ROOT / "docs").glob("*.md")))
 
 COMMAND: Final = "mcp-taskproxy"
 

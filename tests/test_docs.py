@@ -26,6 +26,7 @@ from tests.documents import (
     METRICS,
     PAGES,
     ROOT,
+    SECURITY,
     Entry,
     command_lines,
     entries,
@@ -307,3 +308,21 @@ def test_the_page_names_no_metric_that_does_not_exist() -> None:
     text = prose(METRICS)
     used = set(re.findall(r"`([a-z_]+_(?:total|seconds))[{`]", text)) - {"process_cpu_seconds_total"}
     assert used <= {metric.name for metric in TABLE}
+
+
+# -- security ----------------------------------------------------------------------------------------
+
+
+def test_the_tests_that_answer_an_advisory_are_there() -> None:
+    named = re.findall(r"`(tests/\S+\.py)`,\s+`(test_\w+)`", SECURITY.read_text("utf-8"))
+    assert named
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / file).read_text("utf-8")
+
+
+def test_the_settings_of_encryption_are_settings(tmp_path: Path) -> None:
+    encryption = ROOT / "docs" / "encryption.md"
+    config = load(existing_file(encryption, "c.yaml", tmp_path), {}, {"command": ["x"]})
+    assert config.store.encryption.key_file is not None
+    assert prose(encryption).count("MCP_TASKPROXY_STORE__ENCRYPTION__KEYS") == 1
+    assert ("store", "encryption", "keys") in all_keys(Config)
