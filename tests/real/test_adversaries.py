@@ -24,8 +24,8 @@ from aiohttp import web
 from proxy.owners import owner_of
 from proxy.protocol import list_cursor, names
 from proxy.protocol.list_cursor import ListPosition
+from tests.real.adversaries import ASKABLE, RID, Party, Told
 from tests.real.owned_http import well
-from tests.real.parties import ASKABLE, RID, Party, Told
 from tests.real.proxy_process import ProxyProcess
 from tests.real.stdio_process import StdioProcess, proxied
 from tests.real.waiting import asked_until
