@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,15 @@ class Totals:
     faults: Counter[str] = field(default_factory=Counter)
     endings: Counter[str] = field(default_factory=Counter)
     violations: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, lanes: Iterable[Totals]) -> Totals:
+        """Of all lanes together."""
+        totals = cls()
+        for lane in lanes:
+            for each in fields(cls):
+                setattr(totals, each.name, getattr(totals, each.name) + getattr(lane, each.name))
+        return totals
 
     def add(self, row: dict[str, Any]) -> None:
         self.rounds += 1
