@@ -170,7 +170,7 @@ def _reporter(store: TaskStore, upstream: Upstream) -> Report:
             state = "ok"
         except StoreError as exc:
             state = exc.message
-        return {"store": state, "upstream": upstream.health.words()}
+        return {"store": state, "upstream": upstream.health.words(), **upstream.auth.report()}
 
     return report
 

@@ -44,6 +44,15 @@ class AuthParts:
     keys: Keys | None = None
     tokens: ClientCredentials | None = None
 
+    def report(self) -> dict[str, str]:
+        """For `/readyz`: what is there, and what is missing."""
+        report = {}
+        if self.keys is not None:
+            report["issuer_keys"] = "ok" if self.keys.are_there else "could not be had yet"
+        if self.tokens is not None:
+            report["credential"] = "ok" if self.tokens.is_ready else "could not be had"
+        return report
+
     async def run(self, *, task_status: StartStatus[None]) -> None:
         """Keep keys and token fresh. Started once our own token was asked for."""
         async with anyio.create_task_group() as tasks:

@@ -61,9 +61,12 @@ class Credentials:
         while owner not in self._latest:
             await self._noted.event.wait()
 
-    def note(self, owner: Owner, authorization: str | None) -> None:
-        """A request of this owner has come with this `Authorization`; a gateway may have sent none along."""
+    def note(self, owner: Owner, authorization: str | None, *, is_doubtful: bool = False) -> None:
+        """A request of this owner has come with this `Authorization`; a gateway may have sent none along.
+        One that is doubtful takes the place of no other."""
         if owner.is_anonymous or (authorization is None and not owner.key.startswith(_NAMED)):
+            return
+        if is_doubtful and owner in self._latest:
             return
         self._latest.pop(owner, None)
         self._latest[owner] = authorization

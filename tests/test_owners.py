@@ -7,7 +7,7 @@ from itertools import combinations
 import anyio
 import pytest
 
-from proxy.owners import ANONYMOUS, Credentials, Owner, owner_of
+from proxy.owners import ANONYMOUS, Credentials, Owner, owner_by_name, owner_of
 
 SECRET = b"s" * 32
 
@@ -55,6 +55,32 @@ def test_the_latest_credential_is_used() -> None:
     credentials.note(owner, "Bearer new")
     credentials.note(owner, None)
     assert credentials.headers(owner) == {"Authorization": "Bearer new"}
+
+
+def test_one_that_was_refused_takes_the_place_of_no_other() -> None:
+    """Contract section 8: else a client of before would have the tasks of its user fail."""
+    credentials, owner = Credentials(), Owner("user-1")
+    credentials.note(owner, "Bearer refused", is_doubtful=True)
+    assert credentials.headers(owner) == {"Authorization": "Bearer refused"}
+    credentials.note(owner, "Bearer good")
+    credentials.note(owner, "Bearer refused", is_doubtful=True)
+    assert credentials.headers(owner) == {"Authorization": "Bearer good"}
+
+
+def test_a_named_owner_may_come_without_one() -> None:
+    """A gateway keeps it to itself, or takes it away: then none is sent."""
+    credentials, owner = Credentials(), owner_by_name(SECRET, "header x-user", "alice")
+    credentials.note(owner, "Bearer a")
+    credentials.note(owner, None)
+    assert credentials.headers(owner) == {}
+
+
+def test_names_of_one_issuer_are_not_those_of_another() -> None:
+    """SEC-004."""
+    named = [owner_by_name(SECRET, *pair) for pair in (("a", "bc"), ("ab", "c"), ("a", "b"), ('a","b', "c"))]
+    assert len({owner.key for owner in named}) == 4
+    assert owner_by_name(SECRET, "a", "bc") == named[0] != owner_by_name(b"t" * 32, "a", "bc")
+    assert named[0].has_token
 
 
 def test_the_anonymous_owner_never_has_a_credential() -> None:

@@ -23,7 +23,7 @@ from proxy.protocol.envelope import JsonError, check, loads
 
 LIFETIME_S: Final = 300.0  # of a token of which nobody said how long it lives
 RENEWED_AT: Final = 0.8  # of its life
-PAUSE_S: Final = 10.0  # between two tokens, whatever the server says to them
+PAUSE_S: Final = 2.0  # between two tokens, whatever the server says to them
 RETRY_FIRST_S: Final = 1.0
 RETRY_LAST_S: Final = 60.0
 _MAX_DEPTH: Final = 16

@@ -22,7 +22,7 @@ from proxy.logs import get_logger
 from proxy.protocol.envelope import JsonError, check, loads
 
 MAX_AGE_S: Final = 600.0  # a key that the issuer has withdrawn is used no longer than this
-PAUSE_S: Final = 5.0  # between two fetches: whoever makes up key ids must not have us ask for each
+PAUSE_S: Final = 2.0  # between two fetches: whoever makes up key ids must not have us ask for each
 WAIT_S: Final = 10.0  # for the keys, while a client waits
 MAX_WAITING: Final = 100
 MAX_KEYS: Final = 64
@@ -54,6 +54,11 @@ class Keys:
 
     def __repr__(self) -> str:
         return f"<Keys {len(self._keys)}, generation {self.generation}>"
+
+    @property
+    def are_there(self) -> bool:
+        """Whether they could ever be had."""
+        return self._text is not None
 
     async def run(self) -> None:
         """Fetch the keys, now and then, and when one is wanted that is not there."""

@@ -37,7 +37,7 @@ class OwnCredential(Credentials):
         if self._tokens is not None:
             await self._tokens.wait_ready()
 
-    def note(self, owner: Owner, authorization: str | None) -> None:
+    def note(self, owner: Owner, authorization: str | None, *, is_doubtful: bool = False) -> None:
         """What clients send is for us alone (AUTH-004)."""
 
     def headers(self, owner: Owner) -> dict[str, str]:

@@ -44,6 +44,10 @@ class SpentTokens:
         """Whether an acceptance changes anything; refusals always do."""
         return bool(self._refused)
 
+    def knows(self, authorization: str | None) -> bool:
+        """Whether the server has refused it last."""
+        return bool(self._refused) and authorization is not None and _key(authorization) in self._refused
+
     def answered(self, authorization: str | None, status: int, challenges: Sequence[str]) -> None:
         """The server has answered a request with this `Authorization`."""
         if authorization is None:

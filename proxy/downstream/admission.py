@@ -33,6 +33,10 @@ class Admission:
         """Whose request it is, if a gate knows. Raises Unauthorized, or LimitReached."""
         return None if self.gate is None else await self.gate.admit(http.headers, http.remote)
 
+    def doubts(self, authorization: str | None) -> bool:
+        """Whether the server has refused it last, so that another one of the same owner may be better."""
+        return self.spent is not None and self.spent.knows(authorization)
+
     def refuse_spent(self, http: web.Request) -> None:
         """For what is answered here alone. Raises Unauthorized."""
         if self.spent is not None:

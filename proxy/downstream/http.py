@@ -211,8 +211,12 @@ class HttpEndpoint:
     def _owner(self, http: web.Request, admitted: Owner | None) -> Owner:
         authorization = http.headers.get("Authorization")
         owner = admitted or owner_of(authorization, self._secret)
-        self._credentials.note(owner, authorization)
+        self._note(owner, authorization)
         return owner
+
+    def _note(self, owner: Owner, authorization: str | None) -> None:
+        is_doubtful = self._admission.doubts(authorization)
+        self._credentials.note(owner, authorization, is_doubtful=is_doubtful)
 
     def _read(
         self, http: web.Request, posted: Posted, admitted: Owner | None
@@ -225,7 +229,7 @@ class HttpEndpoint:
         owner = admitted or owner_of(authorization, self._secret)
         headers = Headers([(key.lower(), value) for key, value in http.headers.items()])
         request = read_message(posted.messages[0], headers, owner, self._settings.supported())
-        self._credentials.note(owner, authorization)  # only of what is a request
+        self._note(owner, authorization)  # only of what is a request
         return request
 
     def _admit(self, http: web.Request, request: ClientRequest) -> None:

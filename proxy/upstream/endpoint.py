@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 from typing import Final
 
 import aiohttp
@@ -191,7 +191,8 @@ class Answer:
 
 class Endpoint:
     """Where an upstream listens. `headers()` gives the credentials; it is asked for every request, and may
-    raise UpstreamUnavailable. `verdicts` is told what the server says to them."""
+    raise UpstreamUnavailable. `verdicts` is told what the server says to them: to those of a POST, and, where
+    `gets_count`, of a GET, too. Some servers answer 401 to a GET that they have no use for (F25)."""
 
     def __init__(
         self,
@@ -201,8 +202,10 @@ class Endpoint:
         client: aiohttp.ClientSession,
         headers: Callable[[], Mapping[str, str]],
         verdicts: Verdicts | None = None,
+        gets_count: bool = False,
     ) -> None:
         self._verdicts = verdicts
+        self._gets_count = gets_count
         self._url = URL(url)
         self._name = name
         self._who = f"upstream {name!r}"
@@ -284,7 +287,7 @@ class Endpoint:
             raise UpstreamUnavailable(
                 f"{self._who} was sent nothing: a header has characters that no header may have"
             ) from exc
-        if self._verdicts is not None:
+        if self._verdicts is not None and (method == HTTPMethod.POST or self._gets_count):
             challenges = response.headers.getall("WWW-Authenticate", ())
             self._verdicts.answered(sent.get("Authorization"), response.status, challenges)
         return response

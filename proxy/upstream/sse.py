@@ -69,7 +69,9 @@ class SseTransport:
         max_depth: int = 512,
         endpoint_prefix: str | None = None,
     ) -> None:
-        self._stream = Endpoint(url, name=name, client=client, headers=headers, verdicts=verdicts)
+        self._stream = Endpoint(
+            url, name=name, client=client, headers=headers, verdicts=verdicts, gets_count=True
+        )
         self._address: Endpoint | None = None  # of the messages
         self._endpoint_prefix = endpoint_prefix
         self._who = f"upstream {name!r}"

@@ -95,6 +95,34 @@ async def test_what_anybody_may_read_says_nothing_of_a_token(upstream: FakeHttp)
     assert verdicts.told == []
 
 
+@pytest.mark.parametrize("gets_count", [False, True])
+async def test_a_get_that_is_refused_says_nothing_where_servers_need_not_have_one(
+    upstream: FakeHttp, gets_count: bool
+) -> None:
+    """F25; on HTTP+SSE it is the stream that everything hangs on."""
+    verdicts = Verdicts()
+    upstream.handlers["GET"] = refused()
+    with anyio.fail_after(5):
+        async with make_client() as client:
+            headers = {"Authorization": "Bearer a"}
+            to = Endpoint(
+                upstream.url,
+                name="search",
+                client=client,
+                headers=lambda: headers,
+                verdicts=verdicts,
+                gets_count=gets_count,
+            )
+            async with to.open("GET", {}):
+                pass
+            through = HttpForwarder(
+                upstream.url, name="s", client=client, health=Health(ManualClock()), verdicts=verdicts
+            )
+            async with through.forward("GET", [("Authorization", "Bearer a")]):
+                pass
+    assert verdicts.told == ([("Bearer a", 401, ("Bearer x",))] if gets_count else [])
+
+
 async def test_what_the_server_says_to_requests_of_our_own_is_told(upstream: FakeHttp) -> None:
     verdicts = Verdicts()
     upstream.handlers["POST"] = refused()

@@ -1,0 +1,93 @@
+"""Which parts the settings of `auth` make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+from multidict import CIMultiDict
+
+from proxy.assembly_auth import AuthParts, assemble_auth
+from proxy.auth.gate import GatewayGate, TokenGate
+from proxy.auth.own_credential import OwnCredential
+from proxy.auth.spent import SpentTokens
+from proxy.config import Config
+from proxy.downstream.stdio import LOCAL_USER
+from tests.auth.issuer import ISSUER, ONE, key_set
+from tests.manual_clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+PUBLIC = "https://p.example/mcp"
+JWT = {"issuer": ISSUER, "jwks_file": "/nowhere"}
+GATEWAY = {"header": "X-User", "trusted": ["127.0.0.1"]}
+
+
+async def assembled(auth: dict[str, Any], **more: Any) -> AuthParts:
+    settings = {"upstream": {"url": "http://127.0.0.1:9/mcp"}, "auth": auth, **more}
+    async with aiohttp.ClientSession() as client:
+        return assemble_auth(Config.model_validate(settings), b"s" * 32, client, ManualClock())
+
+
+async def test_without_a_word_everybody_comes_in_and_the_server_decides() -> None:
+    parts = await assembled({})
+    assert parts.admission.gate is None
+    assert parts.admission.urls is None
+    assert parts.verdicts is parts.admission.spent
+    assert isinstance(parts.verdicts, SpentTokens)
+    assert not isinstance(parts.credentials, OwnCredential)
+    assert parts.metadata is None
+    assert parts.report() == {}
+
+
+async def test_the_servers_address_is_put_right_where_ours_is_known() -> None:
+    assert (await assembled({}, public_url=PUBLIC)).admission.urls is not None
+    command = await assembled({}, public_url=PUBLIC, upstream={"command": ["server"]})
+    assert command.admission.urls is None
+
+
+async def test_a_gateway_is_believed_from_where_it_is() -> None:
+    gate = (await assembled({"gateway": GATEWAY})).admission.gate
+    assert isinstance(gate, GatewayGate)
+    assert (await gate.admit(CIMultiDict({"x-user": "a"}), "127.0.0.1")).has_token
+
+
+async def test_a_resource_of_our_own_has_metadata_and_gives_the_server_nothing_that_is_not_configured() -> (
+    None
+):
+    """AUTH-004."""
+    parts = await assembled({"mode": "own_resource", "jwt": JWT}, public_url=PUBLIC)
+    assert isinstance(parts.admission.gate, TokenGate)
+    assert parts.metadata is not None
+    assert parts.verdicts.is_ours
+    parts.credentials.note(LOCAL_USER, "Bearer of-a-client")
+    assert parts.credentials.headers(LOCAL_USER) == {}
+
+
+async def test_behind_a_gateway_a_resource_of_our_own_says_nothing_of_tokens() -> None:
+    assert (await assembled({"mode": "own_resource", "gateway": GATEWAY})).metadata is None
+
+
+async def test_a_client_on_stdio_may_have_the_server_see_a_credential() -> None:
+    """AUTH-008."""
+    parts = await assembled({"upstream": {"headers": {"X-Key": "k"}}}, listen="stdio")
+    assert parts.credentials.headers(LOCAL_USER) == {"X-Key": "k"}
+    assert parts.admission.gate is None
+
+
+async def test_what_is_missing_is_told_to_those_who_run_it(tmp_path: Any) -> None:
+    """Contract section 9: readiness names what is broken."""
+    file = tmp_path / "keys.json"
+    jwt = {**JWT, "jwks_file": str(file)}
+    parts = await assembled({"jwt": jwt}, public_url=PUBLIC)
+    assert parts.report() == {"issuer_keys": "could not be had yet"}
+    file.write_bytes(key_set(ONE))
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(parts.run)
+            assert parts.keys is not None
+            await parts.keys.find("one", "ES256")
+            assert parts.report() == {"issuer_keys": "ok"}
+            tasks.cancel_scope.cancel()
