@@ -19,10 +19,12 @@ import anyio
 from aiohttp import web
 from anyio.abc import TaskStatus as StartStatus
 
+from proxy.addresses import is_loopback_name
 from proxy.assembly import Parts, assemble, open_store, policy_of
 from proxy.clock import Clock, SystemClock
 from proxy.config import Config
 from proxy.downstream.connection import ConnectionBounds
+from proxy.downstream.guard import Guard
 from proxy.downstream.http import HttpEndpoint
 from proxy.downstream.pipes import STDIN, LineWriter, claim_stdout, read_chunks
 from proxy.downstream.server import served
@@ -224,11 +226,17 @@ async def _listening(parts: Parts, endpoint: HttpEndpoint) -> AsyncIterator[str]
     config = parts.config
     app = web.Application(client_max_size=0)
     endpoint.add_to(app)
-    parts.operations.add_to(app)
+    parts.operations.add_to(app, _guard_of_operations(config, config.listen))
     host, port = config.listen_host, config.listen_port
     async with served(app, host, port, _connection_bounds(config), setting="listen") as bound:
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{bound}{config.path}"
+
+
+def _guard_of_operations(config: Config, address: str) -> Guard:
+    """Load balancers on a network ask by address; who asks at a loopback address does so by its name."""
+    is_loopback = is_loopback_name(address)
+    return Guard(is_loopback, frozenset(config.allowed_hosts if is_loopback else ()), frozenset())
 
 
 def _connection_bounds(config: Config) -> ConnectionBounds:
@@ -245,11 +253,11 @@ async def _admin_listening(parts: Parts) -> AsyncIterator[None]:
     On stdio, one client may start us twice with the same settings: the second one works without.
     """
     config = parts.config
-    app = web.Application()
-    parts.operations.add_to(app)
-    parts.operations.add_metrics_to(app)
     async with AsyncExitStack() as servers:
         if config.admin.listen is not None:
+            app, guard = web.Application(), _guard_of_operations(config, config.admin.listen)
+            parts.operations.add_to(app, guard)
+            parts.operations.add_metrics_to(app, guard)
             host, _, port = config.admin.listen.rpartition(":")
             bounds = _connection_bounds(config)
             made = served(app, host.strip("[]"), int(port), bounds, setting="admin.listen")

@@ -2,7 +2,8 @@
 
 Liveness is local and always green while the event loop turns. Readiness names what is broken; it opens
 nothing upstream. Metrics stand on `admin.listen` alone, the other two also beside the MCP endpoint. No
-secret, no task id and no tool argument is in any of them. Contract sections 9 and 11.
+secret, no task id and no tool argument is in any of them. What tells something is not told to a web page that
+has got a name of its own for a loopback address (SEC-001). Contract sections 9 and 11.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Final
 import anyio
 from aiohttp import web
 
+from proxy.downstream.guard import Guard
+from proxy.downstream.responses import refusal
+from proxy.errors import AccessDenied
 from proxy.metrics import CONTENT_TYPE
 
 REPORT_TIMEOUT_S: Final = 5.0  # a probe that hangs says less than one that fails
@@ -23,6 +27,11 @@ Report = Callable[[], Awaitable[dict[str, str]]]
 
 Scrape = Callable[[], Awaitable[bytes]]
 """The metrics as they are now."""
+
+
+ANYBODY: Final = Guard(is_loopback=False, allowed_hosts=frozenset(), allowed_origins=frozenset())
+
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class Operations:
@@ -37,12 +46,14 @@ class Operations:
         """Not ready any more, so that a load balancer sends nothing new."""
         self._draining = True
 
-    def add_to(self, app: web.Application) -> None:
+    def add_to(self, app: web.Application, guard: Guard = ANYBODY) -> None:
+        """`guard`: of the address that the application is served on."""
         app.router.add_get("/healthz", self.healthz)
-        app.router.add_get("/readyz", self.readyz)
+        app.router.add_get("/readyz", _guarded(guard, self.readyz))
 
-    def add_metrics_to(self, app: web.Application) -> None:
-        app.router.add_get("/metrics", self.metrics)
+    def add_metrics_to(self, app: web.Application, guard: Guard = ANYBODY) -> None:
+        """As `add_to`."""
+        app.router.add_get("/metrics", _guarded(guard, self.metrics))
 
     async def healthz(self, http: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -59,3 +70,14 @@ class Operations:
 
     async def metrics(self, http: web.Request) -> web.Response:
         return web.Response(body=await self._scrape(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _guarded(guard: Guard, handler: _Handler) -> _Handler:
+    async def handle(http: web.Request) -> web.Response:
+        try:
+            guard.check(http.headers.get("Host"), None)
+        except AccessDenied as exc:
+            return refusal(None, exc)
+        return await handler(http)
+
+    return handle

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from proxy.downstream import operations
 from proxy.downstream.connection import ConnectionBounds
+from proxy.downstream.guard import Guard
 from proxy.downstream.operations import Operations
 from proxy.downstream.server import served
 from proxy.protocol import names
@@ -92,6 +93,27 @@ async def test_metrics_are_served_where_they_are_added_and_not_beside_the_endpoi
                     assert response.status == 200
             async with rig.session.post(f"{at}/metrics") as response:
                 assert response.status == 405
+
+
+async def test_a_web_page_with_a_name_for_a_loopback_address_is_told_nothing() -> None:
+    """SEC-001: but that the proxy is there."""
+    loopback = Guard(True, frozenset({"mcp.example.com"}), frozenset())
+    async with http_rig() as rig:
+        admin = web.Application()
+        rig.operations.add_to(admin, loopback)
+        rig.operations.add_metrics_to(admin, loopback)
+        async with served(admin, "127.0.0.1", 0, ConnectionBounds(1024), setting="admin.listen") as port:
+
+            async def status(path: str, host: str) -> int:
+                at = f"http://127.0.0.1:{port}{path}"
+                async with rig.session.get(at, headers={"Host": host}) as response:
+                    return response.status
+
+            for path in ("/readyz", "/metrics"):
+                found = [await status(path, host) for host in ("rebound.evil.example", "mcp.example.com")]
+                assert found == [403, 200]
+                assert await status(path, f"localhost:{port}") == 200
+            assert await status("/healthz", "rebound.evil.example") == 200
 
 
 async def test_requests_that_are_refused_before_they_are_read_count_by_their_reason() -> None:
