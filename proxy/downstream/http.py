@@ -211,7 +211,8 @@ class HttpEndpoint:
     def _owner(self, http: web.Request, admitted: Owner | None) -> Owner:
         authorization = http.headers.get("Authorization")
         owner = admitted or owner_of(authorization, self._secret)
-        self._note(owner, authorization)
+        if authorization is not None or admitted is not None:
+            self._note(owner, authorization)
         return owner
 
     def _note(self, owner: Owner, authorization: str | None) -> None:
