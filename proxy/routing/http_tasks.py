@@ -212,6 +212,8 @@ class HttpTasks:
             return with_marks(result, part.tasks.mark)
 
         async with self._pass.serve(_plain(message)) as reply:
+            if reply.status >= HTTPStatus.BAD_REQUEST:
+                part.adopted.is_accepted = False
             yield await self._rewording(rid, reword).of(reply)
 
     def _rewording(self, rid: RequestId, reword: Reword) -> Rewording:

@@ -604,7 +604,7 @@ async def test_in_a_session_we_have_not_seen_the_server_judges_first(status: int
         assert bench.it.rig.server.calls_seen == 0
 
 
-@pytest.mark.parametrize("by", ["a plain call", "the call of a task"])
+@pytest.mark.parametrize("by", ["a plain call", "a list", "the call of a task"])
 async def test_a_session_that_proved_lost_is_judged_by_the_server_again(by: str) -> None:
     """HTTP-070: else every further task of the client would fail, and none would say why."""
     async with http_bench_2025() as bench:
@@ -612,6 +612,9 @@ async def test_a_session_that_proved_lost_is_judged_by_the_server_again(by: str)
         if by == "a plain call":
             bench.upstream.will(404, JSON, b"{}")
             await client.request(names.TOOLS_CALL, {"name": "slow"}, id=19).ended()
+        elif by == "a list":
+            bench.upstream.will(401, JSON, b"{}")
+            await client.request(names.TOOLS_LIST, {}, id=19).ended()
         else:
             _, call = await client.call()
             call.wire.lose(call.id, SessionLost("the session is gone"))
