@@ -67,18 +67,18 @@ class AuthParts:
 
 def assemble_auth(config: Config, secret: bytes, client: ClientSession, clock: Clock) -> AuthParts:
     auth = config.auth
-    scopes = auth.scopes if auth.is_own_resource else ()
-    challenger = Challenger(config.public_url, scopes)
+    metadata = _metadata(config)
+    challenger = Challenger(config.public_url, auth.scopes if metadata is not None else ())
     spent = SpentTokens(challenger, clock, leeway_s=auth.jwt.leeway if auth.jwt.issuer is not None else 0.0)
     keys = _keys(config, client, clock)
     gate = _gate(config, keys, challenger, secret, clock)
     if not auth.is_own_resource and not auth.upstream.is_given:
         url = config.upstream.url
         urls = UrlMap(url, config.public_url) if url is not None and config.public_url is not None else None
-        return AuthParts(Admission(gate, spent, urls), Credentials(), spent, None, keys)
+        return AuthParts(Admission(gate, spent, urls), Credentials(), spent, metadata, keys)
     tokens = _own_tokens(config, client, clock)
     own = OwnCredential(auth.upstream.headers, tokens)
-    return AuthParts(Admission(gate, spent, None), own, own, _metadata(config), keys, tokens)
+    return AuthParts(Admission(gate, spent, None), own, own, metadata, keys, tokens)
 
 
 def _keys(config: Config, client: ClientSession, clock: Clock) -> Keys | None:
@@ -118,9 +118,11 @@ def _own_tokens(config: Config, client: ClientSession, clock: Clock) -> ClientCr
 
 
 def _metadata(config: Config) -> OwnMetadata | None:
-    """Where tokens are for us, whoever wants one is told where to get it."""
+    """Where tokens are for us, whoever wants one is told where to get it. Where the server is a command they
+    are for nobody else, whatever the mode."""
     auth = config.auth
-    if not auth.is_own_resource or auth.jwt.issuer is None or config.public_url is None:
+    are_ours = auth.is_own_resource or config.upstream.command is not None
+    if not are_ours or auth.jwt.issuer is None or config.public_url is None:
         return None
     return OwnMetadata(
         config.public_url, path=config.path, authorization_server=auth.jwt.issuer, scopes=auth.scopes

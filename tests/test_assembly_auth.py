@@ -70,6 +70,14 @@ async def test_behind_a_gateway_a_resource_of_our_own_says_nothing_of_tokens() -
     assert (await assembled({"mode": "own_resource", "gateway": GATEWAY})).metadata is None
 
 
+async def test_before_a_command_tokens_are_for_us_in_any_mode() -> None:
+    """RFC 9728: there is nobody else who could say where they are to be had."""
+    command = {"command": ["server"]}
+    parts = await assembled({"jwt": JWT, "scopes": ["a"]}, public_url=PUBLIC, upstream=command)
+    assert parts.metadata is not None
+    assert (await assembled({"jwt": JWT}, public_url=PUBLIC)).metadata is None
+
+
 async def test_a_client_on_stdio_may_have_the_server_see_a_credential() -> None:
     """AUTH-008."""
     parts = await assembled({"upstream": {"headers": {"X-Key": "k"}}}, listen="stdio")

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import anyio
-from joserfc.errors import JoseError, SecurityWarning
+from joserfc.errors import SecurityWarning
 from joserfc.jwk import JWKRegistry, Key
 
 from proxy.auth.sources import SourceError
@@ -146,7 +146,7 @@ def _key(given: Any) -> Key | None:
         with warnings.catch_warnings():
             warnings.simplefilter("error", SecurityWarning)
             return JWKRegistry.import_key(public)
-    except (JoseError, SecurityWarning, ValueError, TypeError, KeyError, AttributeError) as exc:
+    except Exception as exc:  # noqa: BLE001 - whatever a library stumbles over keeps no other key from use
         log.warning("issuer_key_not_usable", reason=type(exc).__name__)
         return None
 

@@ -30,7 +30,7 @@ MAX_HEADER_BYTES: Final = 8 * 1024
 MAX_TRIED: Final = 8  # keys, for a token that names none
 _MAX_DEPTH: Final = 32
 
-_FOREIGN: Final = (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_FOREIGN: Final = (JoseError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """What joserfc raises for what is no token."""
 
 
