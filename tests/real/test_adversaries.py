@@ -78,9 +78,11 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(home: Path, upstream: str | Sequence[str]) -> AsyncIterator[Scene]:
+async def scene(
+    home: Path, upstream: str | Sequence[str], settings: Mapping[str, Any] = SETTINGS
+) -> AsyncIterator[Scene]:
     """Each party has a session, and tasks of both dialects that run and that have ended."""
-    proxy = ProxyProcess(home, upstream, SETTINGS)
+    proxy = ProxyProcess(home, upstream, settings)
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
     try:
         await proxy.start()
@@ -341,6 +343,21 @@ async def test_tasks_before_an_http_server_are_their_owners_alone(tmp_path: Path
                 attacker.session_id = own
             assert await states(it) == before
             see_nothing_read(it)
+
+
+async def test_who_guesses_ids_is_soon_not_let_look_in_either_dialect(tmp_path: Path) -> None:
+    """T25-SEC-004, T25-SEC-010: before a server whose sessions are held here; others are not hindered."""
+    settings = {**SETTINGS, "limits": {"failed_lookups": "1/s"}}
+    async with scene(tmp_path, ASKING, settings) as it:
+        guesses = [await it.bob.modern(names.TASKS_GET, {"taskId": unknown_task()}) for _ in range(5)]
+        guesses += [await it.bob.legacy(names.TASKS_GET, {"taskId": unknown_task()}) for _ in range(15)]
+        statuses = [told.status for told in guesses]
+        assert statuses[:10] == [200] * 10
+        assert statuses[-1] == 429
+        assert dict(guesses[-1].headers)["retry-after"] == "1"
+        for task in it.tasks["ada"]:
+            await it.ada.state_of(task)
+        assert "task_lookups_limited" in it.proxy.log.read_text()
 
 
 # -- time ---------------------------------------------------------------------------------------------

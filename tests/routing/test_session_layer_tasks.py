@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from proxy.errors import LimitReached
 from proxy.owners import ANONYMOUS
 from proxy.protocol import names
 from proxy.tasks.task import is_task_id
@@ -86,6 +87,20 @@ async def test_a_task_is_made_read_and_its_result_fetched() -> None:
         assert (await get(client, task))["status"] == "completed"
         told = await answer(client.request(names.TASKS_RESULT, {"taskId": task}))
         assert told["result"] == {**TEXT, "_meta": {RELATED: {"taskId": task}}}
+
+
+async def test_who_polls_too_fast_is_told_so_by_http() -> None:
+    """SEC-003, T25-SEC-004: 429 and Retry-After, as before an HTTP server; the task is not touched."""
+    async with scene() as it:
+        client = await it.client()
+        task, _ = await it.task(client)
+        responses = [client.request(names.TASKS_GET, {"taskId": task}) for _ in range(200)]
+        await it.settle()
+        refused = [r.raised for r in responses if isinstance(r.raised, LimitReached)]
+        assert 0 < len(refused) < len(responses)
+        assert {(fault.status, fault.retry_after_s) for fault in refused} == {(429, 1)}
+        it.it.rig.clock.jump(1)
+        assert (await get(client, task))["status"] == "working"
 
 
 @pytest.mark.parametrize(("owner", "has_list"), [(ADA, True), (ANONYMOUS, False)])
