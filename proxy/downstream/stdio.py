@@ -144,6 +144,7 @@ class StdioEndpoint:
         self._in_flight: dict[int | str, _InFlight] = {}
         self._oversized_head = b""
         self._draining = False
+        self._is_gone = False
         self._last_answers = anyio.CancelScope()
         self._ends = Pulse()
         self._tasks: TaskGroup | None = None
@@ -160,6 +161,8 @@ class StdioEndpoint:
                 reading.start_soon(self._end_when_broken, reading.cancel_scope)
                 await self._read(chunks)
                 reading.cancel_scope.cancel()
+            self._is_gone = True
+            self._cancel(self._in_flight.values())
             await drained()
             await self.end()
             tasks.cancel_scope.cancel()
@@ -203,10 +206,10 @@ class StdioEndpoint:
         self._last_answers.cancel()
 
     async def wait_idle(self) -> None:
-        """Until the client waits for nothing, in either era."""
+        """Until the client waits for nothing, in either era. One that has gone does not."""
         while self._in_flight:
             await self._ends.event.wait()
-        if self._legacy is not None:
+        if self._legacy is not None and not self._is_gone:
             await self._legacy.wait_answered()
 
     async def end(self) -> None:

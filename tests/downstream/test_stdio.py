@@ -207,7 +207,7 @@ async def client(*, max_in_flight: int = 100, starts: anyio.Event | None = None)
 
             async def serve() -> None:
                 async with chunks:
-                    await endpoint.serve(chunks)
+                    await endpoint.serve(chunks, endpoint.wait_idle)  # as `app` does
                 it.served.set()
 
             tasks.start_soon(serve)
@@ -626,6 +626,16 @@ async def test_the_end_of_stdin_ends_the_legacy_server_once_it_has_all_that_was_
         it.stdin.send_nowait(json.dumps({"jsonrpc": "2.0", "method": "notifications/x"}).encode() + b"\n")
         await it.hang_up()
         assert server.sent[-1].method == "notifications/x"
+        assert server.ended
+
+
+async def test_a_legacy_client_that_has_gone_keeps_nobody_waiting_for_its_answers() -> None:
+    """STDIO-008: its server is told as it would be without us."""
+    async with client() as it:
+        server = await it.shake_hands()
+        await it.send(legacy(1, names.TOOLS_CALL, {"name": "slow"}))
+        await server.asked(names.TOOLS_CALL)
+        await it.hang_up()
         assert server.ended
 
 
