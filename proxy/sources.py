@@ -37,6 +37,9 @@ FLAGS: Final[Mapping[str, KeyPath]] = {
 }
 """What the command line can set. `command` is what follows `--`."""
 
+_NEVER_EMPTY: Final = "MCP_TASKPROXY_STORE__ENCRYPTION__KEYS"
+"""Where that is most likely the work of a secret that was not found, and nobody would notice."""
+
 _OTHER_KIND: Final[Mapping[str, str]] = {"command": "url", "url": "command"}
 
 # What Kubernetes puts into a pod beside a Service that bears our name; nobody set it for us.
@@ -166,6 +169,8 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
         head, found, name = rest.partition("UPSTREAM__ENV__")
         if found and not head:
             yield Setting(("upstream", "env", name), text, variable)
+        elif variable == _NEVER_EMPTY and not text.strip():
+            raise ConfigError(f"{variable}: it is empty; give a key, or take the variable away")
         elif text:  # an empty variable is a variable that is not set
             path, annotation = _known_variable(variable, rest)
             yield from _leaves(path, _environment_value(variable, path, text, annotation), variable)

@@ -45,6 +45,13 @@ def test_the_environment_gives_one_key_or_several_in_their_order() -> None:
     assert from_environment(f"[{text(SECOND)}, {text(FIRST)}]") == (SECOND, FIRST)
 
 
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_variable_does_not_turn_encryption_off_unnoticed(value: str) -> None:
+    """As a secret that was not found would leave it."""
+    with pytest.raises(ConfigError, match=f"{VARIABLE}: it is empty; give a key, or take the variable away"):
+        from_environment(value)
+
+
 def test_both_alphabets_of_base64_are_read() -> None:
     assert from_environment(text(THIRD)) == from_environment(text(THIRD).translate(str.maketrans("+/", "-_")))
 
