@@ -79,9 +79,10 @@ def decode(key: bytes, data: bytes, keys: Keys = NO_KEYS) -> Record:
             record = msgspec.convert(json.loads(content), Record)
         else:
             record = _decoder.decode(content)
-    except ValueError as exc:  # of msgspec, of json, or of Task itself
+        task_id = record.task.id.encode()
+    except ValueError as exc:  # of msgspec, of json, of Task itself, or of an id that no row could have
         raise DamagedData("not a task record") from exc
-    if key not in (task_id := record.task.id.encode(), _HIDDEN + _hidden(task_id)):
+    if key not in (task_id, _HIDDEN + _hidden(task_id)):
         raise DamagedData("it stands under the key of another task")
     return record
 

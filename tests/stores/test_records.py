@@ -113,6 +113,8 @@ def test_a_later_format_is_told_from_damage() -> None:
         b"[]",
         b'{"task": {"id": "x", "owner": "o", "method": "m", "name": "n", "created_at_ms": 2,'
         b' "updated_at_ms": 1, "retention_ms": 0}}',
+        b'{"task": {"id": "\\ud83d", "owner": "o", "method": "m", "name": "n", "created_at_ms": 1,'
+        b' "updated_at_ms": 1, "retention_ms": 0}}',
     ],
 )
 def test_sealed_nonsense_is_damage(payload: bytes) -> None:
