@@ -78,10 +78,10 @@ class Modern:
             again = {"inputResponses": answers, "requestState": message["result"]["requestState"]}
             message = await self._ask(names.TOOLS_CALL, {**params, **again})
         if kind == names.TASK:
-            return Heard(await self._end_of(message["result"]["taskId"]), True, tuple(asked))
+            return Heard(await self.end_of(message["result"]["taskId"]), True, tuple(asked))
         return Heard(message, asked=tuple(asked))
 
-    async def _end_of(self, task_id: str) -> dict[str, Any]:
+    async def end_of(self, task_id: str) -> dict[str, Any]:
         async def get() -> dict[str, Any]:
             found: dict[str, Any] = (await self._ask(names.TASKS_GET, {"taskId": task_id}))["result"]
             return found
@@ -95,7 +95,7 @@ class Modern:
         assert (await self._ask(names.TASKS_CANCEL, {"taskId": task_id}))["result"][
             "resultType"
         ] == "complete"
-        assert (await self._end_of(task_id))["status"] == "cancelled"
+        assert (await self.end_of(task_id))["status"] == "cancelled"
 
 
 class ModernOverHttp(Modern):

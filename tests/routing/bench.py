@@ -240,6 +240,7 @@ class Bench:
         self.store = TroubledStore(self.memory)
         self.policy = policy
         self.era: UpstreamEra | None = None
+        self.has_headers = False  # as over HTTP
         self._settings = settings
         self._polls = polls
         self._calls = calls
@@ -288,6 +289,7 @@ class Bench:
             start_timeout_s=30.0,
             on_change=on_change,
             era=self.era,
+            has_headers=self.has_headers,
         )
 
     def client(self, **how: Any) -> Client:

@@ -130,6 +130,7 @@ class Wire:
         self.left = False
         self._is_cut = False
         self.heard: list[dict[str, Any]] = []
+        self.headers: dict[int, Headers] = {}  # of the requests, by their ids
         self.capabilities: dict[str, Any] = {}
 
     @property
@@ -162,6 +163,7 @@ class Wire:
         if "method" not in parsed:
             self._take_answer(parsed)
         elif "id" in parsed:
+            self.headers[parsed["id"]] = headers
             self._server.take(self, parsed, message)
         elif parsed["method"] == "notifications/cancelled":
             stopped = self._calls.get(parsed["params"]["requestId"])

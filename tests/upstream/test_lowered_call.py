@@ -150,7 +150,7 @@ async def listed(at: Lowered, nth: int, *tools: dict[str, Any]) -> None:
 
 
 async def test_annotated_arguments_go_as_headers_too_and_again_after_32020() -> None:
-    """HTTP-042, HTTP-044, CACHE-005, I2: refused before it ran, so it is sent once more."""
+    """HTTP-042, HTTP-044, F32, CACHE-005, I2: refused before it ran, so it is sent once more."""
     async with greeted(has_headers=True) as at:
         arguments = {"city": "Zürich", "none": None}
         call = await at.send(names.TOOLS_CALL, {"name": "tool", "arguments": arguments})
@@ -218,7 +218,7 @@ async def polled(
 
 
 async def test_a_task_of_the_servers_own_is_polled_to_its_result() -> None:
-    """TX-CAP-015: no faster than it wants, and the client sees an ordinary result."""
+    """TX-CAP-015, F10: no faster than it wants, and the client sees an ordinary result."""
     async with greeted(**TASKS) as at:
         call = await in_task(at)
         await at.clock.advance(1.9)
