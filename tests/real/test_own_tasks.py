@@ -43,4 +43,7 @@ async def test_a_client_of_the_servers_own_tasks_sees_no_difference(bench: Bench
     assert steps["made"]["form"] == "theirs"
     assert steps["slow"]["text"] == "slowly done"
     assert steps["answered"]["text"] == "Hello, Ada!"
+    assert (steps["parked"]["form"], steps["parked"]["questions"]) == (False, 1)
+    assert steps["task answered"] == {"step": "task answered", "text": "Hello, Ada!", "status": "completed"}
+    assert steps["task failed"]["status"] == "completed", "with isError, as the extension has it"
     assert steps["cancelled"]["status"] == "cancelled"

@@ -39,10 +39,16 @@ async def main(url: str) -> None:
         say("slow", text=text(await task.result()), statuses=sorted(statuses))
         say("ended", status=(await task.status()).status)
         say("answered", text=text(await client.call_tool("ask", {})))
+        task = await fastmcp_tasks.call_tool_task(client, "ask", {})
+        parked = await task.wait(state="input_required", timeout=20)
+        say("parked", form=task.task_id.startswith("tpx-"), questions=len(parked.input_requests or {}))
+        say("task answered", text=text(await task.result()), status=(await task.status()).status)
         try:
             await client.call_tool("failing", {})
         except ToolError as exc:
             say("failed", message=str(exc))
+        task = await fastmcp_tasks.call_tool_task(client, "failing", {})
+        say("task failed", status=(await task.wait(timeout=20)).status)
         task = await fastmcp_tasks.call_tool_task(client, "slow", {"seconds": 60})
         await task.cancel()
         say("cancelled", status=(await task.wait(timeout=10)).status)
