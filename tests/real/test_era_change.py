@@ -1,4 +1,6 @@
-"""A new version of the server, of the other era, is deployed on the same port while we run; issue 7, 5."""
+"""A new version of the server, of the other era, is deployed while we run: on the same port, or as the
+command that we start. Issue 7, 5.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ import pytest
 
 from proxy.protocol import names
 from tests.real.bench import Bench
+from tests.real.callers import LegacyOverStdio, ModernOverStdio
 from tests.real.modern_client import ModernClient
 from tests.real.processes import Program, accepts, free_port
 from tests.real.session_client import connected, text
+from tests.real.stdio_process import StdioProcess, proxied
 from tests.real.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -73,3 +77,29 @@ async def test_a_server_of_the_other_era_on_the_same_port_is_noticed(
     await legacy_works_soon(proxy.url, after)
     assert (await client.request(names.TOOLS_LIST)).result["tools"]
     assert (await client.get_task(task)).result == ended
+
+
+@pytest.mark.parametrize("client", [ModernOverStdio, LegacyOverStdio])
+@pytest.mark.parametrize("before, after", [("legacy", "modern"), ("modern", "legacy")])
+async def test_a_command_that_starts_a_server_of_the_other_era_is_noticed(
+    tmp_path: Path, client: type[ModernOverStdio] | type[LegacyOverStdio], before: str, after: str
+) -> None:
+    """VER-009: once the old process is gone. A legacy client goes on in the session that it has."""
+    installed = tmp_path / "installed"
+    installed.write_text(before)
+    start = f'exec {sys.executable} -m tests.real.upstreams.either_era "$(cat {installed})" stdio'
+    async with StdioProcess(proxied(["sh", "-c", start]), tmp_path) as process:
+        party = client(process)
+        if isinstance(party, LegacyOverStdio):
+            await party.greet()
+        assert (await party.call("fast")).text == f"fast of {before}"
+
+        installed.write_text(after)
+        assert "outcome unknown" in (await party.call("die")).message["error"]["message"]
+
+        for _ in range(TRIES):
+            heard = await party.call("fast")
+            if "result" in heard.message:
+                assert heard.text == f"fast of {after}"
+                return
+        raise AssertionError(f"{TRIES} calls failed, the last with {heard.message}")
