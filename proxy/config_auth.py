@@ -22,6 +22,7 @@ Algorithm: TypeAlias = Literal[
 """Signatures by a key pair. Never `none`, and none by a shared secret: the keys are public."""
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
+_SCOPE: Final = re.compile(r"[!#-\[\]-~]+\Z")
 _HEADER_VALUE: Final = re.compile(r"[!-~](?:[ \t!-~]*[!-~])?\Z")
 _OF_EACH_MESSAGE: Final = frozenset(
     {
@@ -51,10 +52,17 @@ def _header_value(value: str) -> str:
     return value
 
 
+def _scope(value: str) -> str:
+    if not _SCOPE.match(value):
+        raise ValueError("a scope is a word of visible ASCII, without quotes and backslashes")
+    return value
+
+
 HeaderName: TypeAlias = Annotated[str, AfterValidator(_header_name)]
 HeaderValue: TypeAlias = Annotated[str, AfterValidator(_header_value)]
 SafeUrl: TypeAlias = Annotated[HttpUrl, AfterValidator(_not_eavesdropped)]
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
+Scope: TypeAlias = Annotated[str, AfterValidator(_scope)]
 
 
 class JwtConfig(Section):
@@ -100,7 +108,7 @@ class UpstreamAuthConfig(Section):
     client_id: Text | None = None
     client_secret: Text | None = None
     client_auth: Literal["basic", "post"] = "basic"
-    scopes: tuple[Text, ...] = Field(default_factory=tuple)
+    scopes: tuple[Scope, ...] = Field(default_factory=tuple)
     resource: PlainUrl | None = None
 
     @model_validator(mode="after")
@@ -127,7 +135,7 @@ class AuthConfig(Section):
     mode: Literal["stand_in", "own_resource"] = "stand_in"
     jwt: JwtConfig = Field(default_factory=JwtConfig)
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)
-    scopes: tuple[Text, ...] = Field(default_factory=tuple)
+    scopes: tuple[Scope, ...] = Field(default_factory=tuple)
     upstream: UpstreamAuthConfig = Field(default_factory=UpstreamAuthConfig)
 
     @model_validator(mode="after")

@@ -82,6 +82,8 @@ def test_what_fits_together_is_taken(auth: Any, more: dict[str, Any]) -> None:
         ),
         ({"upstream": {"client_id": "c"}}, {}, "go together"),
         ({"upstream": {"scopes": ["a"]}}, {}, "for a token_url"),
+        ({"scopes": ["a b"]}, {}, "a scope is a word"),
+        ({"scopes": ['a"']}, {}, "a scope is a word"),
         ({"upstream": {**CLIENT, "token_url": "http://i.example/t"}}, {}, "https:// is needed"),
         ({"upstream": {**CLIENT, "headers": {"authorization": "a"}}}, {}, "another one"),
         ({"upstream": {"headers": {"Mcp-Session-Id": "a"}}}, {}, "a header of your own"),

@@ -54,24 +54,20 @@ class WellKnown:
         if urls is not None:
             self._paths.add(urlsplit(urls.public_url).path.rstrip("/"))
         self._upstream_path = upstream_path.rstrip("/")
+        self._metadata_path = METADATA + self._upstream_path
 
     @asynccontextmanager
     async def document(self, method: str, path: str, query: str, headers: Headers) -> AsyncIterator[Reply]:
         """See `Documents`."""
         target = self.upstream_of(path)
-        is_metadata = self._urls is not None and f"{target}/".startswith(f"{METADATA}/")
+        is_metadata = self._urls is not None and target.rstrip("/") in (METADATA, self._metadata_path)
         async with self._upstream.forward(
             method, headers, query=query, path=target, plain=is_metadata
         ) as answer:
-            is_elsewhere = is_metadata and answer.status == HTTPStatus.NOT_FOUND and target != METADATA
-            if not is_elsewhere:
+            may_be_elsewhere = is_metadata and target.rstrip("/") != METADATA
+            if not (may_be_elsewhere and answer.status == HTTPStatus.NOT_FOUND):
                 yield await (self._metadata(answer) if is_metadata else reply_of(answer))
                 return
-            missing = await reply_of(answer)
-            missing = Reply(missing.status, missing.headers, await whole(missing.body, MAX_METADATA_BYTES))
-        if target != f"{METADATA}{self._upstream_path}":
-            yield missing
-            return
         async with self._upstream.forward(method, headers, query=query, path=METADATA, plain=True) as answer:
             yield await self._metadata(answer)
 

@@ -119,6 +119,8 @@ async def test_what_is_nowhere_is_not_found(path: str) -> None:
     "path, status, headers, body",
     [
         ("/.well-known/oauth-authorization-server", 200, JSON, METADATA),
+        (PRM + "/other", 200, JSON, METADATA),
+        (PRM + "/v1/more", 200, JSON, METADATA),
         (PRM, 500, JSON, METADATA),
         (PRM, 200, [*JSON, ("Content-Encoding", "gzip")], METADATA),
         (PRM, 200, [("Content-Type", "text/html")], b"<h1>"),
