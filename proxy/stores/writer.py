@@ -110,17 +110,15 @@ class Writer:
         return changes
 
     def _commit(self, changes: list[Change]) -> list[str | None]:
-        """For each change why it could not be made, or None. A bad one does not fail its neighbours."""
+        """For each change why it could not be made, or None. A bad one does not fail its neighbours.
+
+        Once the time is over, those not tried alone were not made for the reason that all were not.
+        """
         until = time.monotonic() + RETRY_S
         reason = self._try(changes)
         if reason is None or len(changes) == 1:
             return [reason] * len(changes)
-        reasons: list[str | None] = []
-        for change in changes:
-            if time.monotonic() < until:
-                reason = self._try([change])
-            reasons.append(reason)
-        return reasons
+        return [self._try([change]) if time.monotonic() < until else reason for change in changes]
 
     def _try(self, changes: list[Change]) -> str | None:
         """Make all of the changes in one transaction, or none; then the reason is returned."""

@@ -10,6 +10,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -27,7 +28,7 @@ from proxy.stores.writer import Change, Writer
 from proxy.tasks.task import Task
 from tests.manual_clock import ManualClock
 from tests.scrape import Scraped
-from tests.stores.disks import LARGE, Gate, locked, opened, result_files, sql
+from tests.stores.disks import LARGE, Gate, locked, on_disk, opened, result_files, sql
 from tests.stores.records import (
     a_task,
     cancelled,
@@ -252,6 +253,47 @@ async def test_a_lock_is_not_waited_for_once_for_each_change(
                 gate.open()
         assert len(attempts) <= 3
         assert await store.owned("alice") == []
+
+
+async def test_what_there_was_no_time_to_try_is_not_told_as_made(
+    store: DiskStore, directory: Path, clock: ManualClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3. The disk is full for a moment, then slow: one of the changes is made, and then the time is over."""
+    attempt = Writer._try
+    now_s = 0.0
+
+    def full_then_slow(tried: Writer, changes: list[Change]) -> str | None:
+        nonlocal now_s
+        if len(changes) > 1:
+            return "database or disk is full"
+        now_s += writer.RETRY_S
+        return attempt(tried, changes)
+
+    monkeypatch.setattr(Writer, "_try", full_then_slow)
+    monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=lambda: now_s))
+    outcomes: dict[str, str] = {}
+
+    async def create(task: Task) -> None:
+        try:
+            await store.create(task)
+            outcomes[task.id] = "made"
+        except StoreError as exc:
+            outcomes[task.id] = exc.message
+
+    gate.shut()
+    async with anyio.create_task_group() as group:
+        group.start_soon(create, before := a_task(clock))
+        await gate.reached()
+        tasks = [a_task(clock) for _ in range(4)]
+        for task in tasks:
+            group.start_soon(create, task)
+        await anyio.wait_all_tasks_blocked()
+        gate.open()
+    refusal = "the task store cannot be written: database or disk is full"
+    assert [outcomes[task.id] for task in tasks] == ["made", refusal, refusal, refusal]
+    for task in (before, *tasks):
+        assert (on_disk(directory, task.id) is not None) is (outcomes[task.id] == "made")
+    assert [task.id for task in await store.owned("alice")] == [before.id, tasks[0].id]
 
 
 async def test_when_the_first_of_two_changes_fails_the_other_is_made(
