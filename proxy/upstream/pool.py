@@ -141,6 +141,8 @@ class Pool:
                 await slot.ready.wait()
                 if slot.fault is not None:
                     raise slot.fault.with_traceback(None)
+            elif slot.error is not None:  # between our getting the place and our coming to it
+                raise slot.error.with_traceback(None)
             yield slot.session
         finally:
             self._release(slot, for_call)

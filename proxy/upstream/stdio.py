@@ -21,7 +21,7 @@ from anyio.lowlevel import checkpoint
 from proxy.errors import UpstreamClosed, UpstreamProtocolError, UpstreamUnavailable
 from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Metrics
-from proxy.protocol.envelope import one_line
+from proxy.protocol.envelope import JsonError, check, one_line
 from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
 from proxy.protocol.salvage import EDGE_BYTES, answered_at_beginning, answered_at_end, may_answer_at_end
 from proxy.upstream.base import NO_HEADERS, Headers, Receiver
@@ -33,6 +33,7 @@ PRIVATE_PREFIX: Final = "MCP_TASKPROXY_"  # our own settings, keys among them: n
 LAST_WORDS_S: Final = 0.2  # to learn how it died; the calls on it wait for their errors meanwhile
 NOISE_LOGGED: Final = 5  # so many one by one, then at every power of ten
 SAMPLE_BYTES: Final = 200
+DEEPEST: Final = 900  # no message is nested more deeply, whatever the settings
 
 _BOM: Final = b"\xef\xbb\xbf"  # some runtimes begin their output with it
 
@@ -168,7 +169,7 @@ class StdioTransport:
 
     async def _read_stdout(self, process: ProcessGroup) -> None:
         await drain(process.stdout, lambda chunk: self._receive(self._stdout.feed(chunk)))
-        self._receive(self._stdout.end())
+        self._receive([line for line in self._stdout.end() if not _is_cut_off(line)])
         self._end("closed its stdout")
 
     async def _read_stderr(self, process: ProcessGroup) -> None:
@@ -243,6 +244,17 @@ class StdioTransport:
     def __repr__(self) -> str:
         state = "ENDED" if self._over.is_set() else "NEW" if self._process is None else "READY"
         return f"<StdioTransport {self._name!r} {self.describe()} {state}, {self._noise} noisy lines>"
+
+
+def _is_cut_off(line: Line | Oversized | Tail) -> bool:
+    """Whether the server died while it wrote the line: that answers nothing, and is no noise."""
+    if not isinstance(line, Line):
+        return False
+    try:
+        check(line.text.removeprefix(_BOM), DEEPEST)
+    except JsonError:
+        return _may_be_message(line.text.removeprefix(_BOM))
+    return False
 
 
 def _may_be_message(text: bytes) -> bool:

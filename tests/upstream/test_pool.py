@@ -15,6 +15,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 from anyio.abc import TaskStatus as StartStatus
+from anyio.lowlevel import checkpoint
 from structlog.testing import capture_logs
 
 from proxy.eras.capabilities import ClientCapabilities
@@ -200,6 +201,21 @@ def failing_with(*faults: UpstreamError | None) -> Prepare:
         server.fault = left.pop(0) if len(left) > 1 else left[0]
 
     return prepare
+
+
+@pytest.mark.parametrize("hops", range(16))
+async def test_who_comes_while_a_start_fails_gets_no_session_that_never_lived(hops: int) -> None:
+    """At whichever step of the failure."""
+    async with bench(silent) as b:
+        b.lease()
+        server = await b.server()
+        server.lose((await server.asked("initialize")).id, DIED)
+        for _ in range(hops):
+            await checkpoint()
+        late = b.lease()
+        await settle()
+        assert late.session is None or late.session.info
+        assert late.error is None or late.error.message == DIED.message
 
 
 # ------------------------------------------------------------------------------------- who shares what

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -441,9 +442,31 @@ async def test_what_is_sent_while_the_server_dies_arrives_whole_or_fails(serve: 
     assert len(outcomes) == 50
     assert set(outcomes) <= {None, UpstreamClosed, UpstreamUnavailable}
     assert outcomes.count(UpstreamClosed) <= 1
-    whole = [message for message in server.inbox.messages if message == long]
-    assert len(server.inbox.messages) - len(whole) <= 1  # cut where the server died
+    assert set(server.inbox.messages) == {long}  # of the one that it died in, nothing
     assert server.inbox.losses[0].message == "upstream 'search' was killed by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("last", "is_heard"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{}}', True),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"result":{}} ', True),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"it was a dar', False),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"it was a dark"}', False),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1', False),
+    ],
+)
+async def test_a_line_that_the_server_died_in_answers_nothing(
+    serve: Serve, last: bytes, is_heard: bool
+) -> None:
+    """The call that it would have answered is lost like all others: whether it ran cannot be told."""
+    command = [sys.executable, "-c", f"import os; os.write(1, {last!r})"]
+    with capture_logs() as logs:
+        async with serve(command) as server:
+            await server.inbox.loss()
+    assert server.inbox.messages == ([last.removeprefix(b"\xef\xbb\xbf")] if is_heard else [])
+    assert server.inbox.lost_calls == []
+    assert not [entry for entry in logs if entry["event"] == "upstream_noise_skipped"]
 
 
 @pytest.mark.usefixtures("short_bounds")
