@@ -6,9 +6,13 @@ Streamable HTTP 2026-07-28, "Request Metadata".
 
 from __future__ import annotations
 
+from typing import Final
+
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject
 from proxy.protocol.param_headers import encode_value
+
+_VERSION_KEY: Final = names.META_PROTOCOL_VERSION.encode()
 
 
 def mirrored_headers(message: bytes) -> dict[str, str]:
@@ -16,8 +20,8 @@ def mirrored_headers(message: bytes) -> dict[str, str]:
 
     A message is modern if its `_meta` names a protocol version.
     """
-    if names.META_PROTOCOL_VERSION.encode() not in message:
-        return {}
+    if _VERSION_KEY not in message and b"\\" not in message:
+        return {}  # however it is written, it is not in there
     try:
         obj = RawObject.parse(message)
         method, params = obj.text("method"), obj.object("params")

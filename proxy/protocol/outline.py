@@ -42,8 +42,9 @@ class Outline:
 
     @classmethod
     def of(cls, obj: RawObject) -> Outline:
-        found = tuple(m for m in obj.members if m.key in OUTLINED)
-        return cls(found, obj.members[-1].end if obj.members else obj.raw.index(b"{") + 1)
+        members = obj.members
+        found = tuple(m for m in members if m.key in OUTLINED)
+        return cls(found, members[-1].end if members else obj.raw.index(b"{") + 1)
 
     def part(self, raw: bytes) -> RawObject:
         """The object `raw`, of which this is the outline, as far as its members are known here."""

@@ -137,6 +137,8 @@ def headers_for(params: tuple[MirroredParam, ...], arguments: Any) -> dict[str, 
             found[f"Mcp-Param-{param.header}"] = "true" if value else "false"
         elif isinstance(value, int | str):
             found[f"Mcp-Param-{param.header}"] = encode_value(str(value))
+        elif isinstance(value, float) and value.is_integer():  # to a schema an integer, too
+            found[f"Mcp-Param-{param.header}"] = str(int(value))
     return found
 
 

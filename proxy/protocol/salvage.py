@@ -2,8 +2,8 @@
 
 Above: the stdio transport, which skips lines over the limit, and whoever takes apart what an upstream sent.
 Without this the call would wait for its own limit. Every known server writes a response's id as its first
-or last member; only there it is looked for, and only in what begins as a response does, since the id of a
-request is the server's own.
+or last member, but for the version; only there it is looked for, and only in what begins as a response does,
+since the id of a request is the server's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
 _ID: Final = rb'"id"\s*:\s*"?(\d{1,18})"?'
 _ANSWER: Final = rb'"(?:result|error)"\s*:'
 _OPENS: Final = rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?"
-_ID_FIRST: Final = re.compile(_OPENS + _ID + rb"\s*,\s*" + _ANSWER)
+_ID_FIRST: Final = re.compile(_OPENS + _ID + rb"\s*,\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ANSWER)
 _ANSWER_FIRST: Final = re.compile(_OPENS + _ANSWER)
 _ID_LAST: Final = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*\Z")
 

@@ -41,3 +41,9 @@ def test_method_and_name_are_those_of_the_body(method: str, params: dict[str, An
 
 def test_a_legacy_message_has_none() -> None:
     assert mirrored_headers(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}') == {}
+
+
+def test_however_its_version_key_is_spelt_a_modern_message_has_them() -> None:
+    """PHP escapes slashes."""
+    raw = request(names.TOOLS_CALL, name="t").replace(b"/protocolVersion", rb"\/protocolVersion")
+    assert mirrored_headers(raw)[names.H_METHOD] == names.TOOLS_CALL

@@ -13,8 +13,10 @@ from proxy.protocol.param_headers import (
     HeaderValueError,
     MirroredParam,
     decode_value,
+    headers_for,
     mirrored_params,
     mismatch,
+    read_arguments,
 )
 
 NO_STALL_S: Final = 5.0  # of the processor, for what takes less than one; quadratic work takes far more
@@ -278,6 +280,30 @@ def test_a_header_that_says_something_else_is_refused_by_name(value: object, hea
     fault = mismatch(REGION, {"region": header}, {"region": value})
     assert fault is not None
     assert "Mcp-Param-Region" in fault
+
+
+@pytest.mark.parametrize(
+    "raw, header",
+    [
+        (b"42", "42"),
+        (b"-0", "0"),
+        (b"5.0", "5"),
+        (b"1e3", "1000"),
+        (b"true", "true"),
+        (b'"x"', "x"),
+        (b"5.5", None),
+        (b"1e400", None),
+        (b"null", None),
+        (b"[1]", None),
+    ],
+)
+def test_a_value_is_written_as_a_header_that_matches_it(raw: bytes, header: str | None) -> None:
+    """HTTP-042: a float that is whole is an integer to a schema, and many programs write it so."""
+    arguments = read_arguments(b'{"region":' + raw + b"}")
+    written = headers_for(REGION, arguments)
+    assert written == ({} if header is None else {"Mcp-Param-Region": header})
+    if header is not None:
+        assert mismatch(REGION, {"region": header}, arguments) is None
 
 
 def test_a_missing_header_for_a_given_value_is_refused() -> None:

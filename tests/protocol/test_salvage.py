@@ -15,6 +15,9 @@ LONG = b"x" * (3 * EDGE_BYTES)
         (b'{"jsonrpc":"2.0","id":7,"result":{"a":"\xff"}}', 7),
         (b' { "id" : "7" , "result" : nonsense', 7),
         (b'{"id":7,"error":{"message":"' + LONG, 7),
+        (b'{"id":7,"jsonrpc":"2.0","result":{"a":"\xff"}}', 7),  # by programs that sort the members
+        (b'{"error":{"a":"' + LONG + b'"},"id":7,"jsonrpc":"2.0"}', 7),
+        (b'{"id":7,"jsonrpc":"2.0","method":"x","params":{"a":"\xff"}}', None),
         (b'{"result":{"a":"' + LONG + b'"},"jsonrpc":"2.0","id":12}', 12),
         (b'{"error":{"a":"\xff"},"id":12,"jsonrpc":"2.0"}\r', 12),
         (b'{"jsonrpc":"2.0","result":' + b"[" * 3_000 + b"]" * 3_000 + b',"id":3}', 3),
