@@ -223,6 +223,8 @@ FAULTS: Final[dict[ProxyError, tuple[Refusal | None, Outcome]]] = {
         Refusal.AUTH,
         Outcome.REFUSED,
     ),
+    errors.UpstreamRefused("our own", status=None, challenges=()): (None, Outcome.UPSTREAM_FAILED),
+    errors.Unauthorized("who?", reason="missing"): (Refusal.AUTH, Outcome.REFUSED),
     errors.LimitReached("full", retry_after_s=1): (Refusal.LIMIT, Outcome.REFUSED),
     errors.PolledTooFast("slower", retry_after_s=1): (Refusal.RATE, Outcome.REFUSED),
     errors.ShuttingDown(retry_after_s=1): (Refusal.SHUTTING_DOWN, Outcome.REFUSED),
