@@ -234,6 +234,7 @@ FAULTS: Final[dict[ProxyError, tuple[Refusal | None, Outcome]]] = {
     errors.UpstreamTimeout("x"): (None, Outcome.UPSTREAM_FAILED),
     errors.UpstreamClosed("x"): (None, Outcome.UPSTREAM_FAILED),
     errors.SessionLost("x"): (None, Outcome.UPSTREAM_FAILED),
+    errors.SessionUnknown("x"): (None, Outcome.UPSTREAM_FAILED),
     errors.UpstreamProtocolError("x"): (None, Outcome.UPSTREAM_FAILED),
     errors.StoreError("x"): (None, Outcome.PROXY_FAILED),
     errors.TaskConflict("x"): (None, Outcome.PROXY_FAILED),
