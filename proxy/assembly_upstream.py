@@ -117,6 +117,7 @@ class Upstream:
                 name=upstream.name,
                 max_bytes=limits.message,
                 metrics=self.metrics,
+                tells_last_words=self._config.is_stdio,
             )
         assert upstream.url is not None  # the configuration has one or the other
         return AutoHttpTransport(

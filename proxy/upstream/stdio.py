@@ -45,7 +45,9 @@ class StdioTransport:
 
     `env` is added to our own environment, less our own settings. `name` is the upstream's, for logs and
     errors. A line of more than `max_bytes` is skipped, and the call that it would have answered is lost;
-    whose answer it was stands where servers write it, at the beginning or at the end.
+    whose answer it was stands where servers write it, at the beginning or at the end. `tells_last_words`:
+    who called is told what the server said on stderr as it died, which may be of anybody's calls; so only
+    where one client has the proxy to itself. They are logged in any case.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class StdioTransport:
         name: str,
         max_bytes: int,
         metrics: Metrics = UNSERVED,
+        tells_last_words: bool = False,
     ) -> None:
         self._metrics = metrics
         self._command = tuple(command)
@@ -64,6 +67,7 @@ class StdioTransport:
         self._cwd = cwd
         self._name = name
         self._max_bytes = max_bytes
+        self._tells_last_words = tells_last_words
         self._stdout = LineSplitter(max_bytes, head_bytes=EDGE_BYTES, tail_bytes=EDGE_BYTES)
         self._id_may_follow = False  # behind the oversized answer that is being skipped
         self._stderr = ErrorLog(name)
@@ -200,7 +204,9 @@ class StdioTransport:
             return "was closed"
         how = (self._process.last_act() if self._process else None) or self._cause
         words = self._stderr.last_words()
-        return f"{how}; its last words: {words}" if words else how
+        if words:
+            log.warning("upstream_died", upstream=self._name, how=how, last_words=words)
+        return f"{how}; its last words: {words}" if words and self._tells_last_words else how
 
     def _receive(self, lines: list[Line | Oversized | Tail]) -> None:
         for line in lines:

@@ -82,7 +82,7 @@ class Server:
     def __init__(self, command: Sequence[str], marker: str, **options: Any) -> None:
         self.inbox = Inbox()
         env = {MARKER: marker, **options.pop("env", {})}
-        options = {"cwd": None, "max_bytes": 64 * MEBIBYTE, **options}
+        options = {"cwd": None, "max_bytes": 64 * MEBIBYTE, "tells_last_words": True, **options}
         self.transport = StdioTransport(command, env=env, name="search", **options)
 
     @property
@@ -364,6 +364,16 @@ async def test_an_end_of_its_own_is_told_at_once_with_its_cause(
         assert server.inbox.messages == before
         with pytest.raises(UpstreamUnavailable, match="is not running"):
             await server.transport.send(b"late")
+
+
+async def test_what_it_said_as_it_died_is_told_nobody_who_may_be_a_stranger(serve: Serve) -> None:
+    """I5: those who share a process would read what it said of the calls of others. The log has it."""
+    with capture_logs() as logs:
+        async with serve(script("dying", "exit"), tells_last_words=False) as server:
+            await server.transport.send(b"go", call=1)
+            assert (await server.inbox.loss()).message == "upstream 'search' exited with code 3"
+    (died,) = [entry for entry in logs if entry["event"] == "upstream_died"]
+    assert (died["how"], died["last_words"]) == ("exited with code 3", "Fatal: no database")
 
 
 async def test_once_calls_run_its_end_says_that_their_outcome_is_unknown(serve: Serve) -> None:
