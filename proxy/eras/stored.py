@@ -7,6 +7,7 @@ Contract sections 4 and 5.
 
 from __future__ import annotations
 
+from proxy.eras.lowering import lowered_result
 from proxy.eras.tasks_2025 import with_related_task
 from proxy.eras.to_modern import CACHEABLE, lift_result
 from proxy.errors import UpstreamProtocolError
@@ -29,8 +30,12 @@ def lift_stored(method: str, result: bytes, outline: Outline | None, server_info
     return spliced(result, outline, changes)
 
 
-def relate_stored(result: bytes, outline: Outline | None, task_id: str) -> Pieces:
-    """As `tasks_2025.with_related_task`."""
+def relate_stored(
+    method: str, result: bytes, outline: Outline | None, server_info: bytes | None, task_id: str
+) -> Pieces:
+    """As `tasks_2025.with_related_task`; a modern server's result lowered before, which reads it through."""
+    if outline is not None and server_info is None and _has_type(outline):
+        result, outline = lowered_result(method, result), None
     if outline is None:
         return (with_related_task(result, task_id),)
     try:
@@ -39,6 +44,12 @@ def relate_stored(result: bytes, outline: Outline | None, task_id: str) -> Piece
         return (with_related_task(result, task_id),)
     related = {names.META_RELATED_TASK: dumps({"taskId": task_id})}
     return spliced(result, outline, {names.META: splice(_raw(meta), related)})
+
+
+def _has_type(outline: Outline) -> bool:
+    """Whether the result says of what type it is. With no word of its server beside it, that is a modern one:
+    legacy ones name themselves in the handshake."""
+    return any(member.key == "resultType" for member in outline.members)
 
 
 def _raw(meta: RawObject | None) -> bytes:

@@ -23,7 +23,7 @@ from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, splice
 from proxy.protocol.jsonrpc import error_object
 from proxy.routing.subscription import Filter, Subscription
-from proxy.upstream.base import Question, StreamPosition
+from proxy.upstream.base import Position, Question
 from proxy.upstream.session import LegacySession
 
 ACKNOWLEDGE_TIMEOUT_S: Final = 10.0  # a server that never acknowledges has no stream
@@ -55,7 +55,7 @@ class _Ear:
     def on_withdrawn(self, question: Question) -> None:
         """Was refused."""
 
-    def on_position(self, position: StreamPosition) -> None:
+    def on_position(self, position: Position) -> None:
         """A listen stream is not resumed."""
 
 

@@ -25,7 +25,7 @@ from proxy.routing.progress import progress_text, shortened
 from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
 from proxy.tasks.policy import ToolPolicy
 from proxy.tasks.task import InputRequest
-from proxy.upstream.base import Outcome, Question, StreamPosition
+from proxy.upstream.base import Outcome, Position, Question, StreamPosition, WaitingRound
 from proxy.upstream.session import LegacySession
 
 WAITING_FOR_PROCESS: Final = "Waiting for an upstream process."
@@ -149,6 +149,8 @@ class LiveCall:
     turned: Pulse = field(default_factory=Pulse)
     _restored: list[RestoredQuestion] = field(default_factory=list)
     _listeners: list[NotificationListener] = field(default_factory=list)
+    _waiting: WaitingRound | None = None
+    _asked_in_round: dict[str, str] = field(default_factory=dict)  # our key -> the server's
     _progress: bytes | None = None
     _progress_text: str | None = None
 
@@ -355,6 +357,10 @@ class LiveCall:
         as_asked = question.params if params != question.params else None
         request = InputRequest(key, question.method, params, question.id.raw, as_asked)
         self.questions[key] = OpenQuestion(question, request)
+        theirs = dict(self._waiting.questions) if self._waiting is not None else {}
+        if question.id.raw in theirs:
+            self._asked_in_round[key] = theirs[question.id.raw]
+            self._keep_round()
         self._turn()
 
     def on_withdrawn(self, question: Question) -> None:
@@ -363,7 +369,24 @@ class LiveCall:
                 del self.questions[key]
         self._turn()
 
-    def on_position(self, position: StreamPosition) -> None:
+    def on_position(self, position: Position) -> None:
+        if isinstance(position, StreamPosition):
+            self._move(position)
+        else:
+            self._waiting, self._asked_in_round = position, {}
+            self._keep_round()
+
+    def _keep_round(self) -> None:
+        """What a modern server's next round needs, as far as its questions have been asked."""
+        waiting, keys = self._waiting, tuple(self._asked_in_round.items())
+        if waiting is None or not keys:
+            self.round = None
+        else:
+            self.round = RoundTrace(waiting.params, waiting.offered, waiting.state, keys)
+        if self.is_task:
+            self.changed.beat()
+
+    def _move(self, position: StreamPosition) -> None:
         is_ours = self.place is None if self.trace is None else self.trace.is_ours
         upstream_task = None if self.trace is None else self.trace.upstream_task
         self.trace = CallTrace(

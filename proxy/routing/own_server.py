@@ -43,7 +43,7 @@ from proxy.protocol.jsonrpc import (
 from proxy.routing.in_flight import FIRST_TASK_ID, InFlight, Sent, text_of
 from proxy.routing.offers import Channel
 from proxy.routing.task_line import TaskLine
-from proxy.upstream.base import StartListener, StreamPosition, Transport
+from proxy.upstream.base import Position, StartListener, Transport
 from proxy.upstream.session import LegacySession
 
 log = get_logger()
@@ -327,7 +327,7 @@ class OwnServer:
                 self._settle(sent)
         self._stale = self._stale or call is None or isinstance(error, SessionLost)
 
-    def moved(self, call: int, position: StreamPosition) -> None:
+    def moved(self, call: int, position: Position) -> None:
         """Of the calls of tasks alone a later process could make use."""
         if self._line is not None and call >= FIRST_TASK_ID:
             self._line.moved(call, position)

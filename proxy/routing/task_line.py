@@ -13,7 +13,7 @@ from proxy.errors import ProxyError, UpstreamClosed, UpstreamError
 from proxy.protocol import jsonrpc
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.in_flight import InFlight, text_of
-from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition, Transport
+from proxy.upstream.base import NO_HEADERS, Headers, Position, Receiver, Transport
 
 
 class TaskLine:
@@ -77,7 +77,7 @@ class TaskLine:
             self._closed.set()
         receiver.lost(call, error if isinstance(error, UpstreamError) else UpstreamClosed(error.message))
 
-    def moved(self, call: int, position: StreamPosition) -> None:
+    def moved(self, call: int, position: Position) -> None:
         if self._receiver is not None:
             self._receiver.moved(call, position)
 

@@ -299,4 +299,5 @@ def _outcome_of(task: Task) -> Answer:
     if task.error is not None:
         return ErrorAnswer(task.error, HTTPStatus.OK)
     assert task.result is not None  # it is completed
-    return ResultAnswer(*relate_stored(task.result, task.result_outline, task.id))
+    outline, info = task.result_outline, task.server_info
+    return ResultAnswer(*relate_stored(task.method, task.result, outline, info, task.id))

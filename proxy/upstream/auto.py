@@ -29,8 +29,8 @@ from proxy.upstream import replies
 from proxy.upstream.base import (
     NO_HEADERS,
     Headers,
+    Position,
     Receiver,
-    StreamPosition,
     Transport,
     TransportChoice,
     Verdicts,
@@ -65,7 +65,7 @@ class _Relay:
         if self.in_use():
             self.receiver.lost(call, error)
 
-    def moved(self, call: int, position: StreamPosition) -> None:
+    def moved(self, call: int, position: Position) -> None:
         self.receiver.moved(call, position)
 
 

@@ -82,6 +82,23 @@ class StreamPosition:
     event_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingRound:
+    """Nothing of a call is in flight: a modern server waits for what a legacy client answers, and this is
+    what its next round needs. `params` and `state` are raw, `offered` is what the client declared;
+    `questions` pairs the raw id of each question to the client with the server's key.
+    """
+
+    params: bytes
+    offered: str
+    state: bytes | None
+    questions: tuple[tuple[bytes, str], ...]
+
+
+Position: TypeAlias = StreamPosition | WaitingRound | None
+"""How a later process goes on with a call. None: it was waiting, and is in flight again."""
+
+
 class CallListener(Protocol):
     """Who wants to know what happens during a call. Called from the reader loop: must not block."""
 
@@ -97,8 +114,9 @@ class CallListener(Protocol):
         """The upstream cancelled its question, or it moved to another call; do not answer it."""
         ...
 
-    def on_position(self, position: StreamPosition) -> None:
-        """The call's stream was read up to here, and what stands there was told, unless it is the answer."""
+    def on_position(self, position: Position) -> None:
+        """The call's stream was read up to here, and what stands there was told, unless it is the answer; or
+        what comes next are the questions of a round that waits for answers."""
         ...
 
 
@@ -120,8 +138,9 @@ class Receiver(Protocol):
         """
         ...
 
-    def moved(self, call: int, position: StreamPosition) -> None:
-        """The stream of `call` has events with ids: it can be resumed from this place on."""
+    def moved(self, call: int, position: Position) -> None:
+        """The stream of `call` has events with ids: it can be resumed from this place on. Or: see
+        `WaitingRound`."""
         ...
 
 

@@ -90,7 +90,7 @@ class LoweredTransport:
         self._settled = Pulse()
         self._greeted = False
         self._questions: dict[str, _Question] = {}
-        self._ids = itertools.count(1)
+        self._question_ids = (f"{_QUESTION}{number}" for number in itertools.count(1))
         self._ending = anyio.Event()
         self._error: UpstreamError | None = None
 
@@ -203,6 +203,8 @@ class LoweredTransport:
             self._meta,
             self._clock,
             ask=self._ask,
+            question_ids=self._question_ids,
+            waits=lambda waiting, call: self._receiver.moved(call, waiting),
             told=self._receiver.received,
             headers_of=self._headers_of,
         )
@@ -310,12 +312,11 @@ class LoweredTransport:
 
     # -- questions ----------------------------------------------------------------------------------
 
-    async def _ask(self, method: str, params: bytes | None, call: int) -> bytes:
+    async def _ask(self, rid: str, method: str, params: bytes | None, call: int) -> bytes:
         """A request to the client, if it has declared that. If the wait is cancelled, the client is told."""
         missing = self._capabilities.missing_for(method, params)
         if missing is not None:
             raise Refused(missing.refusal(method, ErrorCode.INTERNAL_ERROR))  # of its call, not of tools/call
-        rid = f"{_QUESTION}{next(self._ids)}"
         question = self._questions[rid] = _Question(call)
         question_params = with_elicitation_id(params, rid) if method == names.ELICITATION_CREATE else params
         self._receiver.received(jsonrpc.request(RequestId(dumps(rid), rid), method, question_params), call)

@@ -9,8 +9,9 @@ Requirements"; contract section 7.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -24,7 +25,15 @@ from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, splice
 from proxy.protocol.jsonrpc import Request, RequestId
-from proxy.upstream.base import NO_HEADERS, Failure, Headers, Outcome, Question, StreamPosition
+from proxy.upstream.base import (
+    NO_HEADERS,
+    Failure,
+    Headers,
+    Outcome,
+    Position,
+    Question,
+    WaitingRound,
+)
 from proxy.upstream.session import LegacySession
 
 CANCEL_NOTICE_TIMEOUT_S: Final = 3.0  # courtesy to the server; must not hold up the client's end
@@ -32,9 +41,12 @@ _QUESTIONS: Final = (names.ELICITATION_CREATE, names.SAMPLING_CREATE_MESSAGE, na
 
 log = get_logger()
 
-Ask = Callable[[str, bytes | None, int], Awaitable[bytes]]
-"""Asks the client during a call: method, raw params, our id of the call. Raises Refused if it answers with an
-error."""
+Ask = Callable[[str, str, bytes | None, int], Awaitable[bytes]]
+"""Asks the client during a call: id of the question, method, raw params, our id of the call. Raises Refused
+if it answers with an error."""
+
+Waits = Callable[[WaitingRound | None, int], None]
+"""Told that the call waits for answers, before they are asked for, and that it is in flight again."""
 
 Told = Callable[[bytes, int], None]
 """Told a message for the client, and the call that it belongs to."""
@@ -51,6 +63,16 @@ class Refused(Exception):
         self.error = error
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """`id` is that of the request to the client, `key` the server's."""
+
+    id: str
+    key: str
+    method: str
+    params: bytes | None
+
+
 class LoweredCall:
     """Implements `upstream.base.CallListener`. `meta` is that of each of its requests."""
 
@@ -63,6 +85,8 @@ class LoweredCall:
         clock: Clock,
         *,
         ask: Ask,
+        question_ids: Iterator[str],
+        waits: Waits,
         told: Told,
         headers_of: HeadersOf,
     ) -> None:
@@ -72,6 +96,8 @@ class LoweredCall:
         self._meta = meta
         self._clock = clock
         self._ask = ask
+        self._question_ids = question_ids
+        self._waits = waits
         self._told = told
         self._headers_of = headers_of
         self._token = _progress_token(request.params)
@@ -128,30 +154,47 @@ class LoweredCall:
         requests = asked.object("inputRequests")
         changes: dict[str, bytes | None] = {"requestState": asked.get("requestState")}
         if requests is not None and requests.members:
-            changes["inputResponses"] = await self._answers(requests)
+            questions = self._questions(requests)
+            self._say_what_it_waits_for(base, asked.get("requestState"), questions)
+            changes["inputResponses"] = await self._answers(questions)
+            self._waits(None, self._call)
         else:
             await self._clock.sleep(again_s(attempt))
         return splice(base, changes)
 
-    async def _answers(self, requests: RawObject) -> bytes:
+    def _questions(self, requests: RawObject) -> list[_Question]:
+        """Raises UpstreamProtocolError for what is no question."""
+        ids = self._question_ids
+        return [_Question(next(ids), m.key, *_question(requests, m.key)) for m in requests.members]
+
+    def _say_what_it_waits_for(
+        self, base: bytes, state: bytes | None, questions: Sequence[_Question]
+    ) -> None:
+        """Not where the next round may bring a task of the server's own, which no later process could
+        read."""
+        if not self._session.info.has_tasks:
+            named = tuple((dumps(one.id), one.key) for one in questions)
+            offered = dumps(self._meta[names.META_CLIENT_CAPABILITIES]).decode()
+            self._waits(WaitingRound(base, offered, state, named), self._call)
+
+    async def _answers(self, questions: Sequence[_Question]) -> bytes:
         """By the server's keys; all are asked at once. One that is refused makes the others pointless."""
-        questions = [(m.key, *_question(requests, m.key)) for m in requests.members]
         found: dict[str, bytes] = {}
         refused: list[Refused] = []
 
-        async def ask(key: str, method: str, params: bytes | None) -> None:
+        async def ask(one: _Question) -> None:
             try:
-                found[key] = await self._ask(method, params, self._call)
+                found[one.key] = await self._ask(one.id, one.method, one.params, self._call)
             except Refused as exc:
                 refused.append(exc)
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            for key, method, params in questions:
-                tasks.start_soon(ask, key, method, params)
+            for one in questions:
+                tasks.start_soon(ask, one)
         if refused:
             raise refused[0]
-        return b"{" + b",".join(dumps(key) + b":" + found[key] for key, _, _ in questions) + b"}"
+        return b"{" + b",".join(dumps(one.key) + b":" + found[one.key] for one in questions) + b"}"
 
     # -- a task of the server's own -------------------------------------------------------------------
 
@@ -207,7 +250,7 @@ class LoweredCall:
             return
         answered.update(fresh)
         left = splice(requests.raw, {m.key: None for m in requests.members if m.key not in fresh})
-        responses = await self._answers(RawObject.parse(left))
+        responses = await self._answers(self._questions(RawObject.parse(left)))
         params = splice(self._of_task(task_id), {"inputResponses": responses})
         await self._about_task(names.TASKS_UPDATE, params)
 
@@ -232,7 +275,7 @@ class LoweredCall:
     def on_withdrawn(self, question: Question) -> None:
         """Was refused."""
 
-    def on_position(self, position: StreamPosition) -> None:
+    def on_position(self, position: Position) -> None:
         """Modern streams are not resumed."""
 
 

@@ -18,7 +18,7 @@ from proxy.errors import ErrorCode, UpstreamError
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, dumps, loads, splice
-from proxy.upstream.base import Question, StreamPosition
+from proxy.upstream.base import Position, Question
 from proxy.upstream.session import LegacySession
 
 ACKNOWLEDGE_S: Final = 10.0  # a server that never acknowledges has no stream
@@ -151,7 +151,7 @@ class LoweredListen:
     def on_withdrawn(self, question: Question) -> None:
         """Was refused."""
 
-    def on_position(self, position: StreamPosition) -> None:
+    def on_position(self, position: Position) -> None:
         """A listen stream is not resumed."""
 
 

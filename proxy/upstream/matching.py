@@ -23,7 +23,7 @@ from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import JsonError, RawObject, check
 from proxy.upstream import replies
-from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition, Transport, TransportChoice
+from proxy.upstream.base import NO_HEADERS, Headers, Position, Receiver, Transport, TransportChoice
 from proxy.upstream.probe import UpstreamEra
 
 PROBE_ID: Final = 999_999_999  # no request of a client's session has it
@@ -104,7 +104,7 @@ class MatchingTransport(TransportChoice):
                 self._probed.set()
             self._receiver.lost(call, error)
 
-    def moved(self, transport: Transport, call: int, position: StreamPosition) -> None:
+    def moved(self, transport: Transport, call: int, position: Position) -> None:
         if transport is self._in_use:
             self._receiver.moved(call, position)
 
@@ -187,7 +187,7 @@ class _Relay:
     def lost(self, call: int | None, error: UpstreamError) -> None:
         self._choice.lost(self._transport, call, error)
 
-    def moved(self, call: int, position: StreamPosition) -> None:
+    def moved(self, call: int, position: Position) -> None:
         self._choice.moved(self._transport, call, position)
 
 

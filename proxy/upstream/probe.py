@@ -23,7 +23,7 @@ from proxy.errors import UpstreamClosed, UpstreamError, UpstreamRefused, Upstrea
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.jsonrpc import ErrorResponse, MessageError, ResultResponse
-from proxy.upstream.base import Receiver, StreamPosition, Transport, TransportChoice
+from proxy.upstream.base import Position, Receiver, Transport, TransportChoice
 from proxy.upstream.endpoint import UnexpectedStatus
 
 PROBE_TIMEOUT_S: Final = 2.0  # slow starters answer late, but then the handshake shows what they are
@@ -200,7 +200,7 @@ class _Relay:
             self.is_lost = True
         self.answered.set()
 
-    def moved(self, call: int, position: StreamPosition) -> None:
+    def moved(self, call: int, position: Position) -> None:
         if self._is_open:
             self._receiver.moved(call, position)
 

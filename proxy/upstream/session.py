@@ -44,6 +44,7 @@ from proxy.upstream.base import (
     Failure,
     Headers,
     Outcome,
+    Position,
     Question,
     Result,
     StreamPosition,
@@ -483,7 +484,7 @@ class LegacySession:
         if call is None or isinstance(error, SessionLost):
             self._stale.set()
 
-    def moved(self, call: int, position: StreamPosition) -> None:
+    def moved(self, call: int, position: Position) -> None:
         pending = self._table.get(call)
         if pending is not None:
             pending.listener.on_position(position)
@@ -521,5 +522,5 @@ class _Nobody:
     def on_withdrawn(self, question: Question) -> None:
         """Was refused already."""
 
-    def on_position(self, position: StreamPosition) -> None:
+    def on_position(self, position: Position) -> None:
         """A later process has no use for it."""

@@ -52,10 +52,13 @@ def test_a_cacheable_result_would_have_its_hints() -> None:
 @pytest.mark.parametrize("result", RESULTS)
 def test_a_stored_result_says_which_task_it_belongs_to(result: bytes) -> None:
     """T25-RES-004: and is otherwise what the call would have returned."""
-    related, direct = relate_stored(result, outline(result), TASK_ID), with_related_task(result, TASK_ID)
+    related, direct = (
+        relate_stored(CALL, result, outline(result), SERVER, TASK_ID),
+        with_related_task(result, TASK_ID),
+    )
     assert loads(whole(related)) == loads(direct)
     assert loads(whole(related))["_meta"][RELATED] == {"taskId": TASK_ID}
-    assert whole(relate_stored(result, None, TASK_ID)) == direct
+    assert whole(relate_stored(CALL, result, None, SERVER, TASK_ID)) == direct
 
 
 def test_a_meta_that_stands_twice_cannot_be_added_to() -> None:
@@ -63,14 +66,25 @@ def test_a_meta_that_stands_twice_cannot_be_added_to() -> None:
     with pytest.raises(UpstreamProtocolError, match="'_meta' is given twice"):
         lift_stored(CALL, result, outline(result), SERVER)
     assert loads(whole(lift_stored(CALL, result, outline(result), None)))["_meta"] == {"b": 2}
-    assert whole(relate_stored(result, outline(result), TASK_ID)) == with_related_task(result, TASK_ID)
+    assert whole(relate_stored(CALL, result, outline(result), SERVER, TASK_ID)) == with_related_task(
+        result, TASK_ID
+    )
 
 
 def test_nothing_of_a_large_result_is_copied() -> None:
     result = b'{"content":[{"type":"text","text":"' + b"x" * 1_000_000 + b'"}]}'
     for pieces in (
         lift_stored(CALL, result, outline(result), SERVER),
-        relate_stored(result, outline(result), TASK_ID),
+        relate_stored(CALL, result, outline(result), SERVER, TASK_ID),
     ):
         assert sum(len(piece) for piece in pieces if isinstance(piece, bytes)) < 300
         assert all(piece.obj is result for piece in pieces if isinstance(piece, memoryview))
+
+
+def test_what_a_modern_server_said_is_lowered_for_a_2025_client() -> None:
+    """Contract sections 5 and 7: of whichever era the client was that made the task."""
+    meta = b'{"io.modelcontextprotocol/serverInfo":{"name":"new"},"own":1.0}'
+    result = b'{"resultType":"complete","content":[],"structuredContent":[1],"_meta":' + meta + b"}"
+    related = whole(relate_stored(CALL, result, outline(result), None, TASK_ID))
+    assert loads(related) == {"content": [], "_meta": {"own": 1.0, RELATED: {"taskId": TASK_ID}}}
+    assert b'"own":1.0' in related

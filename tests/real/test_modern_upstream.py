@@ -17,7 +17,8 @@ from proxy.protocol import names
 from tests.real.bench import Bench
 from tests.real.legacy import Transport
 from tests.real.modern_client import ELICITATION, ModernClient
-from tests.real.waiting import until
+from tests.real.session_client import CAN, connected
+from tests.real.waiting import asked_until, until
 from tests.setup_tools import TESTS
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +109,36 @@ async def test_a_task_that_waits_for_its_user_survives_kill_9_of_the_proxy(bench
     first, second = at.received(names.TOOLS_CALL)
     assert "requestState" not in first["params"]
     assert second["params"]["inputResponses"] == {"who": ANSWER}
+
+
+async def test_a_2025_clients_task_that_waits_for_its_user_survives_it_too(bench: Bench) -> None:
+    """Contract sections 7 and 9: its session is gone, its task is not; each round reaches the server once."""
+    journal = bench.home / "modern.jsonl"
+    command = [sys.executable, str(SERVER), "--journal", str(journal)]
+    proxy = await bench.proxy(command, {"upstream": {"era": "modern"}})
+    at = Scene(await bench.client(proxy), journal)
+    async with connected(proxy.url, {"Authorization": "Bearer ada"}) as client:
+        await client.initialize(**CAN)
+        params = {"name": "ask", "arguments": {"seconds": 0.1}, "task": {}}
+        [made] = await client.request(names.TOOLS_CALL, params)
+        task = {"taskId": made["result"]["task"]["taskId"]}
+
+        async def status() -> str:
+            found: str = (await client.request(names.TASKS_GET, task))[0]["result"]["status"]
+            return found
+
+        await asked_until(status, lambda found: found == "input_required", "it asks")
+        await proxy.kill9()
+        await proxy.restart()
+        await client.initialize(**CAN)
+        assert await status() == "input_required"
+        question, answer = await client.request(names.TASKS_RESULT, task)
+    assert question["params"]["message"] == "Your name?"
+    related = {names.META_RELATED_TASK: task}
+    assert answer["result"] == {"content": [{"type": "text", "text": "Hello, Ada!"}], "_meta": related}
+    first, second = at.received(names.TOOLS_CALL)
+    assert "requestState" not in first["params"]
+    assert second["params"]["inputResponses"]["who"]["content"]["name"] == "Ada"
 
 
 async def test_a_modern_server_with_tasks_of_its_own_is_not_given_ours(bench: Bench) -> None:

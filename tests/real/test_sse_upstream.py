@@ -21,7 +21,7 @@ from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import UpstreamClosed
 from proxy.protocol import names
 from proxy.upstream.auto import AutoHttpTransport, KnownServer
-from proxy.upstream.base import Question, Result, StreamPosition
+from proxy.upstream.base import Position, Question, Result
 from proxy.upstream.http import make_client
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.session import LegacySession
@@ -53,7 +53,7 @@ class Heard:
     def on_withdrawn(self, question: Question) -> None:
         """Not asked for here."""
 
-    def on_position(self, position: StreamPosition) -> None:
+    def on_position(self, position: Position) -> None:
         """HTTP+SSE has none."""
 
 

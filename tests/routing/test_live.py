@@ -13,9 +13,9 @@ from proxy.errors import ProxyError
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.live import START_GRACE_S, LiveCall
-from proxy.tasks.lost_call import CallTrace
+from proxy.tasks.lost_call import CallTrace, RoundTrace
 from proxy.tasks.policy import ToolPolicy
-from proxy.upstream.base import Result, StreamPosition
+from proxy.upstream.base import Result, StreamPosition, WaitingRound
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +64,25 @@ async def test_whatever_ends_a_call_closes_its_questions_and_wakes_who_waits(cal
     assert call.questions == {}
     assert changed.is_set()
     assert turned.is_set()
+
+
+async def test_what_a_waiting_round_needs_is_kept_under_our_keys_until_it_goes_out(call: LiveCall) -> None:
+    """Contract section 9: of a modern server behind a legacy client's session; an answer that was given stays
+    a part of it."""
+    call.on_question(Asked(id=RequestId(b'"before"', "before")))
+    call.on_position(WaitingRound(b"{}", '{"roots":{}}', b'"s"', ((b'"q-1"', "who"), (b'"q-2"', "what"))))
+    assert call.round is None, "nothing is asked yet"
+    call.on_question(Asked(id=RequestId(b'"q-2"', "q-2")))
+    assert call.round == RoundTrace(b"{}", '{"roots":{}}', b'"s"', (("input-2", "what"),))
+    call.take(["input-2"])
+    call.on_question(Asked(id=RequestId(b'"q-1"', "q-1")))
+    assert call.round is not None
+    assert call.round.keys == (("input-2", "what"), ("input-3", "who"))
+    changed = call.changed.event
+    call.is_task = True
+    call.on_position(None)
+    assert call.round is None
+    assert changed.is_set()
 
 
 async def test_a_question_is_taken_once_and_its_key_never_used_again(call: LiveCall) -> None:

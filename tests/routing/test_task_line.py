@@ -13,7 +13,7 @@ from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import dumps
 from proxy.routing.in_flight import FIRST_TASK_ID, InFlight
 from proxy.routing.task_line import TaskLine
-from proxy.upstream.base import StreamPosition
+from proxy.upstream.base import Position, StreamPosition
 from tests.routing.test_passthrough import Server
 from tests.upstream.fake_transport import settle
 
@@ -36,7 +36,7 @@ class Receiver:
     def lost(self, call: int | None, error: Any) -> None:
         self.losses.append((call, f"{type(error).__name__}: {error.message}"))
 
-    def moved(self, call: int, position: StreamPosition) -> None:
+    def moved(self, call: int, position: Position) -> None:
         self.positions.append(call)
 
 

@@ -22,7 +22,7 @@ from proxy.eras.capabilities import ANY_CAPABILITIES, ClientCapabilities
 from proxy.eras.to_modern import ServerInfo
 from proxy.errors import UpstreamClosed, UpstreamError
 from proxy.protocol.envelope import dumps
-from proxy.upstream.base import NO_HEADERS, Headers, Outcome, Question, Receiver, StreamPosition, Transport
+from proxy.upstream.base import NO_HEADERS, Headers, Outcome, Position, Question, Receiver, Transport
 from proxy.upstream.inbox import ChangeListener
 from proxy.upstream.pending import AskingTools
 from proxy.upstream.session import LegacySession
@@ -236,7 +236,7 @@ class Listener:
     def on_withdrawn(self, question: Question) -> None:
         self.withdrawn.append(question)
 
-    def on_position(self, position: StreamPosition) -> None:
+    def on_position(self, position: Position) -> None:
         """Fakes tell none."""
 
     @property

@@ -5,6 +5,7 @@ Contract section 7.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -234,6 +235,13 @@ async def test_a_question_is_a_request_to_the_client_and_its_answer_the_next_rou
         await at.reply(who, result=ANSWER)
         second = await at.server.asked(names.TOOLS_CALL, 2)
         assert second.id != first.id
+        waited, over = at.told.waiting
+        assert over is None
+        assert waited is not None
+        named = {json.loads(rid): key for rid, key in waited.questions}
+        assert named == {who["id"]: "who", what["id"]: "what"}
+        assert (json.loads(waited.params)["arguments"], waited.state) == ({"n": 1}, b'"state"')
+        assert json.loads(waited.offered).keys() == {"elicitation", "sampling", "roots"}
         sent = second.body["params"]
         assert (sent["name"], sent["arguments"], sent["requestState"]) == ("tool", {"n": 1}, "state")
         assert list(sent["inputResponses"].items()) == [("who", ANSWER), ("what", {"role": "assistant"})]

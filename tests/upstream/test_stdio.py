@@ -22,7 +22,7 @@ from proxy.metrics import Metrics
 from proxy.protocol.envelope import JsonError, check
 from proxy.upstream import pipes
 from proxy.upstream import process as process_module
-from proxy.upstream.base import StreamPosition
+from proxy.upstream.base import Position
 from proxy.upstream.stdio import StdioTransport
 from tests.scrape import Scraped
 from tests.upstream.servers import MARKER, descriptors, script, survivors
@@ -54,7 +54,7 @@ class Inbox:
             self.lost_calls.append((call, error.message))
         self._tell()
 
-    def moved(self, call: int, position: StreamPosition) -> None:
+    def moved(self, call: int, position: Position) -> None:
         raise AssertionError("there are no event ids on stdio")
 
     async def first(self, count: int) -> list[bytes]:

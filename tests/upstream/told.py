@@ -9,7 +9,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from proxy.errors import UpstreamError
-from proxy.upstream.base import StreamPosition
+from proxy.upstream.base import Position, StreamPosition, WaitingRound
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -25,6 +25,7 @@ class Told:
     received_: list[tuple[bytes, int | None]] = field(default_factory=list)
     losses: list[tuple[int | None, UpstreamError]] = field(default_factory=list)
     positions: list[StreamPosition] = field(default_factory=list)
+    waiting: list[WaitingRound | None] = field(default_factory=list)
     on_received: Callable[[bytes, int | None], None] | None = None
 
     def received(self, message: bytes, call: int | None) -> None:
@@ -36,8 +37,11 @@ class Told:
         assert not any(lost is None for lost, _ in self.losses), "the last thing was said already"
         self.losses.append((call, error))
 
-    def moved(self, call: int, position: StreamPosition) -> None:
-        self.positions.append(position)
+    def moved(self, call: int, position: Position) -> None:
+        if isinstance(position, StreamPosition):
+            self.positions.append(position)
+        else:
+            self.waiting.append(position)
 
     def of(self, call: int | None) -> list[bytes]:
         return [message for message, about in self.received_ if about == call]
