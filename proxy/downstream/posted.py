@@ -27,6 +27,7 @@ from proxy.protocol.jsonrpc import (
 )
 from proxy.routing.passthrough import BATCHES_IN
 
+MAX_BATCH: Final = 1_000  # messages; clients send a few
 _IS_ARRAY: Final = re.compile(rb"[ \t\r\n]*\[")
 
 
@@ -87,7 +88,13 @@ def _batch(body: bytes, versions: Sequence[str], max_depth: int) -> list[Message
         raise MessageError(ErrorCode.PARSE_ERROR, f"Parse error: {exc}") from exc
     if any(version.strip(" \t") != BATCHES_IN for version in versions):
         raise _refused("an array (batches are not supported)")
-    messages = [parse_checked(element) for element in elements(body)]
+    try:
+        raws = elements(body)
+    except JsonError as exc:
+        raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: {exc}") from exc
+    if len(raws) > MAX_BATCH:
+        raise _refused(f"an array of more than {MAX_BATCH}")
+    messages = [parse_checked(raw) for raw in raws]
     if not messages:
         raise _refused("an empty array")
     if any(_era_of(message, ()) is Era.MODERN for message in messages):

@@ -242,9 +242,9 @@ class StdioEndpoint:
             return [text]
         try:
             check(text, self._settings.max_depth)
+            return elements(text) or [text]
         except JsonError:
             return [text]  # refused as it stands, like an empty array
-        return elements(text) or [text]
 
     def _take_message(self, raw: bytes) -> None:
         try:

@@ -99,8 +99,8 @@ def said_version(message: Request | Notification) -> bytes | None:
     try:
         meta = params.object(names.META) if params is not None else None
         return meta.get(names.META_PROTOCOL_VERSION) if meta is not None else None
-    except DuplicateMember:
-        return b"null"  # given twice: modern all the same, and refused as such
+    except (DuplicateMember, JsonError):
+        return b"null"  # given twice, or among too many: modern all the same, and refused as such
 
 
 def read_modern(
@@ -111,7 +111,7 @@ def read_modern(
         return _modern_request(message, headers, owner, supported)
     except ProxyError as exc:
         raise Rejection(message.id, exc) from exc
-    except DuplicateMember as exc:
+    except (DuplicateMember, JsonError) as exc:  # the latter: too many members
         fault = f"Invalid request: {exc}"
         raise Rejection(message.id, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault)) from exc
 

@@ -7,7 +7,8 @@ order, number spelling, unknown fields, duplicate members. So messages are held 
 
 msgspec does the checking, thirty times faster than the standard library, but takes invalid UTF-8,
 refuses lone surrogate escapes, and overflows its stack on deep nesting. So UTF-8 and depth are
-checked first, and what msgspec refuses is judged again by the standard library.
+checked first, and what msgspec refuses is judged again: by the standard library if it is small, for that
+makes an object of every value, else by msgspec without those escapes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _NOT_BRACKET: Final = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _BLOCK: Final = 32  # brackets looked at together; well below any useful limit of depth
+_JUDGED_WHOLE: Final = 64 * 1024
+MAX_PARTS: Final = 100_000
+"""Members of one object, or elements of one array, that are taken apart: each costs some hundred bytes."""
+
+_SURROGATE: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}|\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _DELTA: Final = tuple(1 if c in b"[{" else -1 for c in range(256))
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -82,7 +88,21 @@ def check_json(raw: bytes) -> None:
     try:
         msgspec.json.decode(raw, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError):
-        _check_slowly(raw)
+        if len(raw) <= _JUDGED_WHOLE:
+            _check_slowly(raw)
+        else:
+            _check_without_surrogates(raw)
+
+
+def _check_without_surrogates(raw: bytes) -> None:
+    """msgspec's verdict but for surrogate escapes. In place of each stands another of the same length; where
+    that was no escape, since a backslash stands before it, the text is as valid as it was."""
+    try:
+        msgspec.json.decode(_SURROGATE.sub(rb"\\u0041", raw), type=msgspec.Raw)
+    except msgspec.DecodeError as exc:
+        raise JsonError(str(exc)) from exc
+    except RecursionError as exc:
+        raise JsonError("nested too deeply") from exc
 
 
 def _check_slowly(raw: bytes) -> None:
@@ -137,7 +157,7 @@ class Member:
 def members(raw: bytes) -> list[Member]:
     """The members of the object in `raw`, in order, duplicates kept.
 
-    `raw` must have passed `check`. Raises JsonError if it is not an object.
+    `raw` must have passed `check`. Raises JsonError if it is not an object, or has more than MAX_PARTS.
     """
     values = _compact(raw)
     if values is not None:
@@ -155,6 +175,8 @@ def members(raw: bytes) -> list[Member]:
         value_start = _skip_space(raw, colon + 1)
         end = _value_end(raw, value_start)
         found.append(Member(decode_string(key.group()), at, value_start, end))
+        if len(found) > MAX_PARTS:
+            raise _too_many("members in one object")
         at = _skip_space(raw, end)
         if raw[at : at + 1] == b",":
             at = _skip_space(raw, at + 1)
@@ -162,23 +184,55 @@ def members(raw: bytes) -> list[Member]:
 
 
 def compact_members(raw: bytes) -> dict[str, bytes] | None:
-    """The raw values of a compact object's members by key, None if it is not compact. See `_compact`."""
+    """The raw values of a compact object's members by key, None if it is not compact. Raises JsonError if
+    they are too many. See `_compact`."""
     values = _compact(raw)
     return {key: bytes(value) for key, value in values.items()} if values is not None else None
 
 
-def _compact(raw: bytes) -> dict[str, msgspec.Raw] | None:
+def _compact(raw: bytes) -> Mapping[str, msgspec.Raw] | None:
     """The raw values by key, in order and without copying them, if `raw` is an object as most programs write
     it: no space between members, no escape in a key, no key twice. Else None; then the text must be walked,
-    which takes ten times as long.
+    which takes ten times as long. Raises JsonError if it has more than MAX_PARTS.
     """
+    may_be_too_many = len(raw) > MAX_PARTS and raw.count(b":") > MAX_PARTS
     try:
-        values = _MEMBERS.decode(raw)
+        values = _decoded_counting(raw) if may_be_too_many else _MEMBERS.decode(raw)
     except (msgspec.DecodeError, RecursionError):
         return None
     # With each key in `values` once, as it is: anything else in the text makes it longer than this.
     length = 1 + len('"":,') * len(values) + sum(map(len, values)) + sum(map(len, values.values()))
     return values if length == len(raw) else None
+
+
+class _Key(str):
+    """A member's name, which is counted."""
+
+    __slots__ = ()
+
+
+def _decoded_counting(raw: bytes) -> Mapping[str, msgspec.Raw]:
+    """As `_MEMBERS`, which would take apart however many there are. Raises JsonError."""
+    count = 0
+
+    def counted(kind: type[_Key], key: str) -> _Key:
+        nonlocal count
+        count += 1
+        if count > MAX_PARTS:
+            raise ValueError
+        return _Key(key)
+
+    try:
+        decoded = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=counted).decode(raw)
+    except msgspec.DecodeError:
+        if count > MAX_PARTS:
+            raise _too_many("members in one object") from None
+        raise
+    return decoded
+
+
+def _too_many(what: str) -> JsonError:
+    return JsonError(f"more than {MAX_PARTS} {what}")
 
 
 def _placed(values: Mapping[str, msgspec.Raw]) -> Iterator[Member]:
@@ -192,7 +246,8 @@ def _placed(values: Mapping[str, msgspec.Raw]) -> Iterator[Member]:
 
 
 def elements(raw: bytes) -> list[bytes]:
-    """The elements of the array in `raw`, each as its own raw text. Raises JsonError if it is none."""
+    """The elements of the array in `raw`, each as its own raw text. Raises JsonError if it is none, or has
+    more than MAX_PARTS."""
     at = _skip_space(raw, 0)
     if raw[at : at + 1] != b"[":
         raise JsonError("not an array")
@@ -201,6 +256,8 @@ def elements(raw: bytes) -> list[bytes]:
     while raw[at : at + 1] != b"]":
         end = _value_end(raw, at)
         found.append(raw[at:end])
+        if len(found) > MAX_PARTS:
+            raise _too_many("elements in one array")
         at = _skip_space(raw, end)
         if raw[at : at + 1] == b",":
             at = _skip_space(raw, at + 1)

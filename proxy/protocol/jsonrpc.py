@@ -161,9 +161,12 @@ def _compact_call(raw: bytes) -> Request | Notification | None:
 
 def parse_checked(raw: bytes) -> Message:
     """`parse` for a text that has already passed `envelope.check`."""
-    fields = compact_members(raw)
-    if fields is None:
-        fields = _read_members(raw)
+    try:
+        fields = compact_members(raw)
+        if fields is None:
+            fields = _read_members(raw)
+    except JsonError as exc:
+        raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: {exc}") from exc
     rid = RequestId.parse(fields["id"]) if "id" in fields else None
     version = fields.get("jsonrpc", b"")
     if version[:1] != b'"' or decode_string(version) != "2.0":
@@ -174,7 +177,8 @@ def parse_checked(raw: bytes) -> Message:
 
 
 def _read_members(raw: bytes) -> dict[str, bytes]:
-    """The members that are read, however they are written. Raises MessageError if one stands twice."""
+    """The members that are read, however they are written. Raises JsonError, and MessageError for one that
+    stands twice."""
     if raw.lstrip()[:1] != b"{":
         kind = "an array (batches are not supported)" if raw.lstrip()[:1] == b"[" else "no object"
         raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: the message is {kind}")

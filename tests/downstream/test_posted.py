@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from proxy.downstream.posted import Posted, header_era, read_posted
+from proxy.downstream.posted import MAX_BATCH, Posted, header_era, read_posted
 from proxy.downstream.validation import Rejection
 from proxy.eras.era import Era
 from proxy.protocol import names
+from proxy.protocol.envelope import MAX_PARTS
 from proxy.protocol.jsonrpc import ErrorResponse, Notification, Request, ResultResponse
 
 MAX_DEPTH = 64
@@ -183,3 +184,26 @@ def test_a_batch_with_nothing_or_anything_else_in_it_is_refused_as_a_whole(batch
     with pytest.raises(Rejection) as caught:
         read(batch, BATCHES)
     assert (caught.value.fault.http_status, caught.value.fault.code, caught.value.rid) == (400, -32600, None)
+
+
+def test_a_batch_of_very_many_is_refused_as_a_whole() -> None:
+    """SEC-003."""
+    assert len(read([NOTE] * MAX_BATCH).messages) == MAX_BATCH
+    assert refused([NOTE] * (MAX_BATCH + 1)) == (400, -32600)
+    assert refused(b"[" + b"{}," * MAX_PARTS + b"{}]") == (400, -32600)
+
+
+@pytest.mark.parametrize("place", ["top", "params", "meta"])
+def test_a_message_with_very_many_members_is_refused_or_left_to_who_takes_it_apart(place: str) -> None:
+    """SEC-003: never a fault of ours."""
+    many = {f"k{n}": 0 for n in range(MAX_PARTS + 1)}
+    message = call(_meta={names.META_PROTOCOL_VERSION: MODERN})
+    match place:
+        case "top":
+            assert refused({**message, **many}) == (400, -32600)
+        case "params":
+            message["params"] |= many
+            assert read(message, MODERN).era is Era.MODERN  # by its header alone: the rest is not found
+        case _:
+            message["params"][names.META] |= many
+            assert read(message).era is Era.MODERN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.protocol import envelope
 from proxy.protocol.envelope import (
     DuplicateMember,
     JsonError,
@@ -333,3 +335,70 @@ def test_long_texts_take_time_in_proportion(item: bytes) -> None:
     result = RawObject.parse(raw).get("result")
     assert time.process_time() - start < SECONDS
     assert result == raw[len(b'{"result":') : -1]
+
+
+# -- bounds ---------------------------------------------------------------------------------------------
+
+
+def is_refused_by(judge: Callable[[bytes], None], raw: bytes) -> bool:
+    try:
+        judge(raw)
+    except JsonError:
+        return True
+    return False
+
+
+@given(texts() | near_texts())
+def test_what_msgspec_refuses_is_judged_alike_whether_it_is_large_or_small(raw: bytes) -> None:
+    """SEC-003: the standard library's verdict, without an object of every value."""
+    with suppress(UnicodeDecodeError):
+        raw.decode()
+        small, large = envelope._check_slowly, envelope._check_without_surrogates
+        assert is_refused_by(small, raw) == is_refused_by(large, raw)
+
+
+@pytest.mark.parametrize(
+    "escape", [rb"\ud800", rb"\uDFFF", rb"\\ud800", rb"\\\ud800", rb"\udc00\ud800", rb"\uD83D\uDE00"]
+)
+def test_a_large_text_may_have_any_surrogate_escape(escape: bytes) -> None:
+    raw = b'["' + escape + b'",' + b"0," * 40_000 + b"0]"
+    check(raw, DEPTH)
+    with pytest.raises(JsonError):
+        check(raw[:-1], DEPTH)
+
+
+@pytest.mark.parametrize("raw", [b"[" + b"[]," * 5_000_000, b'["\\ud800",' + b"[]," * 5_000_000 + b"[]]"])
+def test_a_text_of_very_many_values_takes_little_memory_and_time(raw: bytes) -> None:
+    """SEC-003: what is no JSON at its end, and what msgspec refuses, would be some gigabytes of objects."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.process_time()
+    passes(raw)
+    assert time.process_time() - began < SECONDS
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 12 * len(raw)
+
+
+@pytest.mark.parametrize("spaced", [b":", b" : "], ids=["compact", "spaced"])
+def test_an_object_is_taken_apart_up_to_so_many_members(
+    spaced: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SEC-003: whoever takes it apart; those below it do not count."""
+    monkeypatch.setattr(envelope, "MAX_PARTS", 50)
+
+    def text(count: int, value: bytes = b"0") -> bytes:
+        return b"{" + b",".join(b'"%d"%b%b' % (n, spaced, value) for n in range(count)) + b"}"
+
+    below = text(40)
+    whole = text(50, below)
+    assert len(members(whole)) == len(RawObject.parse(whole).members) == 50
+    assert RawObject.parse(whole).get("49") == below
+    for take_apart in (members, RawObject.parse, lambda raw: splice(raw, {"a": b"1"})):
+        with pytest.raises(JsonError, match="more than 50 members"):
+            take_apart(text(51))
+
+
+def test_an_array_is_taken_apart_up_to_so_many_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEC-003."""
+    monkeypatch.setattr(envelope, "MAX_PARTS", 50)
+    assert len(elements(b"[" + b"{}," * 49 + b"{}]")) == 50
+    with pytest.raises(JsonError, match="more than 50 elements"):
+        elements(b"[" + b"{}," * 50 + b"{}]")
