@@ -38,7 +38,7 @@ class Restarts:
     def __init__(self, rig: Bench) -> None:
         self.rig = rig
         self.server = rig.server
-        self.credentials = Credentials()
+        self.credentials: Credentials = Credentials()
         self.resumable = True
         self.recovery: Recovery
         self._places: dict[tuple[Owner, str | None], Adopted] = {}

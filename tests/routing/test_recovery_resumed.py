@@ -11,6 +11,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from proxy.auth.own_credential import OwnCredential
 from proxy.errors import SessionLost, UpstreamClosed, UpstreamError
 from proxy.owners import Owner
 from proxy.routing import recovery
@@ -436,6 +437,17 @@ async def test_an_owner_without_a_token_is_not_waited_for() -> None:
         await at.restart()
         (await at.server.next_resumed()).answer()
         assert (await at.told(task, at.client(owner=ADA)))["status"] == "completed"
+
+
+async def test_with_a_credential_of_our_own_no_owner_is_waited_for() -> None:
+    """Contract section 8, own resource: what clients bring along is not for the upstream."""
+    async with restarts() as at:
+        client = at.client(owner=WITH_TOKEN)
+        task, _ = await at.task(client)
+        at.credentials = OwnCredential({"X-Key": "k"}, None)
+        await at.restart()
+        (await at.server.next_resumed()).answer()
+        assert (await at.told(task, client))["status"] == "completed"
 
 
 # ------------------------------------------------------------------------------ nothing is left waiting
