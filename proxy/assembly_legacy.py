@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from proxy.assembly_upstream import Upstream
 from proxy.clock import Clock
 from proxy.config import Config
 from proxy.eras import tasks_2025
 from proxy.errors import TaskNotFound
+from proxy.limits import Gauge
 from proxy.owners import Owner
 from proxy.protocol import jsonrpc
 from proxy.routing.adopted import Adopted, Adoption
@@ -115,11 +117,13 @@ class LegacyParts:
             )
 
         limits = self.config.limits
+        share = partial(limits.per_owner, has_others=self.config.faces_network)
         return SessionLayer(
             make_server,
             self.clock,
             max_sessions=limits.sessions,
-            max_per_owner=limits.per_owner("sessions", has_others=self.config.faces_network),
+            max_per_owner=share("sessions"),
+            calls=Gauge("calls", limits.calls, "limits.calls", per_owner=share("calls")),
             idle_s=limits.session_idle,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
@@ -44,6 +44,16 @@ class Gauge:
         if owner is None or self._per_owner is None:
             return self
         return _Share(self, self._shares, owner.key, self._per_owner)
+
+    def take(self, owner: Owner) -> Callable[[], None]:
+        """As `hold`, until what it returns is called, once."""
+        with ExitStack() as held:
+            held.enter_context(self.hold(owner))
+            return held.pop_all().close
+
+    def has_all_of_one(self, owner: Owner) -> bool:
+        """Whether this owner holds as many as one may, however many others hold."""
+        return self._per_owner is not None and self._shares.get(owner.key, 0) >= self._per_owner
 
     def __enter__(self) -> None:
         if self.held >= self._limit:

@@ -219,3 +219,15 @@ def test_the_memory_of_tasks_is_bounded_and_forgets_the_idle_first(monkeypatch: 
     assert [served(polls, clock, task_id, times=1, every_s=0) for task_id in "abac"] == [1, 1, 0, 1]
     assert served(polls, clock, "c", times=1, every_s=0) == 0
     assert served(polls, clock, "b", times=1, every_s=0) == 1  # was idle longest when c came
+
+
+def test_what_was_taken_is_held_until_it_is_given_back() -> None:
+    gauge = Gauge("calls", 3, "limits.calls", per_owner=1)
+    give_back = gauge.take(ADA)
+    assert gauge.has_all_of_one(ADA)
+    assert not gauge.has_all_of_one(BOB)
+    with pytest.raises(LimitReached, match="of yours"):
+        gauge.take(ADA)
+    give_back()
+    assert gauge.held == 0
+    assert not gauge.has_all_of_one(ADA)

@@ -8,6 +8,7 @@ message goes on one stream only (HTTP-065). Transports 2025-11-25, "Session Mana
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final, Protocol
 
 import anyio
@@ -15,6 +16,7 @@ import anyio
 from proxy.clock import Clock, Pulse
 from proxy.eras.tasks_2025 import related_task
 from proxy.errors import ClientProtocolError, ErrorCode, ProxyError, UpstreamClosed
+from proxy.limits import Gauge
 from proxy.logs import get_logger
 from proxy.owners import Owner
 from proxy.protocol import jsonrpc, names
@@ -59,7 +61,8 @@ class Server(Protocol):
 class HttpSession:
     """Implements `own_server.Client`. `run` must be running; it returns when nothing of the session is left.
 
-    `answered` beats whenever the client waits for less.
+    `answered` beats whenever the client waits for less. Each request has a share of `calls` until it is
+    answered, whether its client still waits or not.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class HttpSession:
         make_server: Callable[[Owner, Client], Server],
         clock: Clock,
         answered: Pulse,
+        calls: Gauge,
     ) -> None:
         self.id = id
         self.owner = owner
@@ -77,8 +81,10 @@ class HttpSession:
         self._at_once = anyio.Event()
         self._clock = clock
         self._answered = answered
+        self._calls = calls
         self._used = clock.monotonic()
         self._posts: dict[int | str, Post] = {}
+        self._shares: dict[int | str, Callable[[], None]] = {}
         self._streams = Streams(clock, self._readers_changed)
         self._server = make_server(owner, self)
         self._questions = SessionQuestions(clock, self._server.from_client)
@@ -129,10 +135,15 @@ class HttpSession:
     @property
     def idle_since(self) -> float | None:
         """Since when nobody has used it; None if a call, a task or a stream is there."""
-        if self._server.runs_tasks or self._streams.any_open:
-            return None
-        is_abandoned = self._clock.monotonic() - self._used >= ABANDONED_S
-        return self._used if is_abandoned or not self._posts else None
+        since = self.unread_since
+        if since is None or not self._posts:
+            return since
+        return since if self._clock.monotonic() - since >= ABANDONED_S else None
+
+    @property
+    def unread_since(self) -> float | None:
+        """As `idle_since`, but whether calls are in flight or not: their client is not there."""
+        return None if self._server.runs_tasks or self._streams.any_open else self._used
 
     @property
     def is_waiting(self) -> bool:
@@ -171,11 +182,13 @@ class HttpSession:
     ) -> Post | None:
         """The messages of one POST. None if nothing of it is to be answered.
 
-        Raises ClientProtocolError for an id that is in flight already; then nothing was sent on.
+        Raises ClientProtocolError for an id that is in flight already, and LimitReached if there are too many
+        calls; then nothing was sent on.
         """
         self._used = self._clock.monotonic()
         requests = [message for message, _ in messages if isinstance(message, Request)]
         self._refuse_known_ids(requests)
+        self._shares |= self._hold_shares(requests)
         post: Post | None = None
         if requests:
             post = Post(requests, self._streams.open(), takes_stream=takes_stream, is_batch=is_batch)
@@ -195,6 +208,15 @@ class HttpSession:
                     ErrorCode.INVALID_REQUEST, "Invalid request: the id is that of a request in flight"
                 )
             known.add(request.id.value)
+
+    def _hold_shares(self, requests: Sequence[Request]) -> dict[int | str, Callable[[], None]]:
+        """One for each, or none."""
+        shares: dict[int | str, Callable[[], None]] = {}
+        with ExitStack() as taken:
+            for request in requests:
+                shares[request.id.value] = taken.callback(self._calls.take(self.owner))
+            taken.pop_all()
+        return shares
 
     def _take_one(self, message: Message, raw: bytes) -> None:
         self._server.from_client(message, raw)
@@ -268,6 +290,7 @@ class HttpSession:
     def _settle(self, rid: RequestId, post: Post, message: bytes) -> None:
         """One request of a POST is answered; with the last one its stream ends (HTTP-062)."""
         del self._posts[rid.value]
+        self._shares.pop(rid.value)()
         del post.open[rid.value]
         post.stream.answer(message)
         if not post.open:

@@ -7,8 +7,9 @@ or to make room. Transports 2025-03-26 ... 2025-11-25, "Streamable HTTP"; contra
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from http import HTTPMethod, HTTPStatus
 from typing import Final
 
@@ -18,12 +19,13 @@ from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Clock, Pulse
 from proxy.errors import ClientProtocolError, ErrorCode, LimitReached
+from proxy.limits import Gauge
 from proxy.logs import get_logger
 from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import elements
 from proxy.protocol.jsonrpc import Request
-from proxy.routing.http_posts import stream_reply
+from proxy.routing.http_posts import Post, stream_reply
 from proxy.routing.http_session import HttpSession, Server
 from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.own_server import Client
@@ -48,11 +50,14 @@ class SessionLayer:
         clock: Clock,
         *,
         max_sessions: int,
+        calls: Gauge,
         idle_s: float,
         max_per_owner: int | None = None,
     ) -> None:
+        """`calls`: the requests at all servers, whose clients may have gone."""
         self._make_server = make_server
         self._clock = clock
+        self._calls = calls
         self._idle_s = idle_s
         self._sessions: SessionTable[HttpSession] = SessionTable(max_sessions, max_per_owner)
         self._tasks: TaskGroup | None = None
@@ -126,11 +131,7 @@ class SessionLayer:
             raws = elements(message.body) if message.is_batch else [message.body]
             if message.is_batch and session.version != BATCHES_IN:
                 raise _invalid("batches are of 2025-03-26 alone")
-            post = session.take(
-                list(zip(message.messages, raws, strict=True)),
-                takes_stream=_accepts_stream(message, if_silent=True),
-                is_batch=message.is_batch,
-            )
+            post = self._take(session, message, raws)
             if post is None:
                 yield Reply(HTTPStatus.ACCEPTED, _session_header(session))
                 return
@@ -142,6 +143,24 @@ class SessionLayer:
         finally:
             if opens and session.version is None:  # refused, or nobody waited for the answer
                 session.end("there was no handshake")
+
+    def _take(self, session: HttpSession, message: HttpMessage, raws: Sequence[bytes]) -> Post | None:
+        """See `HttpSession.take`. Where there are too many calls, those go that nobody waits for any more."""
+        take = partial(
+            session.take,
+            list(zip(message.messages, raws, strict=True)),
+            takes_stream=_accepts_stream(message, if_silent=True),
+            is_batch=message.is_batch,
+        )
+        try:
+            return take()
+        except LimitReached:
+            now, own_alone = self._clock.monotonic(), self._calls.has_all_of_one(message.owner)
+            unread = self._sessions.to_end_calls(message.owner, now, own_alone=own_alone)
+            if unread is None:
+                raise
+            unread.end("nobody waited for its calls, and there were too many")
+            return take()
 
     @asynccontextmanager
     async def _get(self, message: HttpMessage) -> AsyncIterator[Reply]:
@@ -174,7 +193,7 @@ class SessionLayer:
         if surplus is not None:
             surplus.end("the session made room for another one")
         session = HttpSession(
-            self._sessions.new_id(), owner, self._make_server, self._clock, answered=self._changed
+            self._sessions.new_id(), owner, self._make_server, self._clock, self._changed, self._calls
         )
         self._sessions.add(session)
         log.info("session_opened", sessions=len(self._sessions))

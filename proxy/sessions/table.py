@@ -17,6 +17,7 @@ from proxy.owners import Owner
 ID_PREFIX: Final = "mcp-taskproxy-"  # tells our ids from an upstream's, also after a restart
 ID_BYTES: Final = 24  # 192 random bits (HTTP-069)
 MAKES_ROOM_AFTER_S: Final = 10.0  # a session that was opened just now is about to be used
+UNREAD_MAKES_ROOM_AFTER_S: Final = 300.0  # with calls in flight: as long as `stream.KEPT_S`, within minutes
 FULL_RETRY_S: Final = 5
 
 
@@ -30,6 +31,11 @@ class Session(Protocol):
     @property
     def idle_since(self) -> float | None:
         """Since when nothing of it is in flight or open; None if something is."""
+        ...
+
+    @property
+    def unread_since(self) -> float | None:
+        """Since when nobody was there, whatever is in flight; None if somebody is, or it must not end yet."""
         ...
 
     @property
@@ -78,6 +84,7 @@ class SessionTable(Generic[S]):
     def to_make_room(self, owner: Owner, now: float) -> S | None:
         """The session that has to end before this owner gets another one: the one that is idle for longest,
         one of the owner's own if there is one, or the owner has as many as one may. None if there is room.
+        Where none is idle, one goes whose calls nobody has waited for for minutes.
 
         Raises LimitReached (503) if nobody's can be ended, or too many are still ending.
         """
@@ -92,7 +99,7 @@ class SessionTable(Generic[S]):
             (session.owner != owner, since, session)
             for session in in_use
             if (since := session.idle_since) is not None and now - since >= MAKES_ROOM_AFTER_S
-        ]
+        ] or self._unread(in_use, owner, now)
         if not idle or len(self._sessions) >= 2 * self._max_sessions:
             in_use_text = (
                 f"{self._max_per_owner} sessions of yours are in use (limits.sessions_per_owner)"
@@ -105,6 +112,27 @@ class SessionTable(Generic[S]):
                 status=HTTPStatus.SERVICE_UNAVAILABLE,
             )
         return min(idle, key=lambda one: one[:2])[2]
+
+    def to_end_calls(self, owner: Owner, now: float, *, own_alone: bool) -> S | None:
+        """The session whose calls nobody has waited for for longest, of the owner's own if there is one, or
+        `own_alone`; None if there is none of minutes."""
+        in_use = [
+            session
+            for session in self
+            if not session.is_over
+            and session.idle_since is None
+            and (session.owner == owner or not own_alone)
+        ]
+        unread = self._unread(in_use, owner, now)
+        return min(unread, key=lambda one: one[:2])[2] if unread else None
+
+    @staticmethod
+    def _unread(sessions: list[S], owner: Owner, now: float) -> list[tuple[bool, float, S]]:
+        return [
+            (session.owner != owner, since, session)
+            for session in sessions
+            if (since := session.unread_since) is not None and now - since >= UNREAD_MAKES_ROOM_AFTER_S
+        ]
 
     def idle(self, now: float, after_s: float) -> list[S]:
         """Those that nobody has used for so long."""

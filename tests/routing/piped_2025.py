@@ -16,6 +16,7 @@ import anyio
 from proxy.eras import tasks_2025
 from proxy.eras.attribution import AskingTools
 from proxy.eras.to_modern import ServerInfo
+from proxy.limits import Gauge
 from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import RequestId
@@ -157,7 +158,8 @@ async def layered(it: Bench2025, **server: Any) -> AsyncIterator[SessionBench]:
         grant = granting(it, owner, lists=not owner.is_anonymous)
         return _passthrough(it, make_transport, client, grant)
 
-    layer = SessionLayer(make_server, it.rig.clock, max_sessions=10, idle_s=IDLE_S)
+    calls = Gauge("calls", 100, "limits.calls")
+    layer = SessionLayer(make_server, it.rig.clock, max_sessions=10, calls=calls, idle_s=IDLE_S)
     async with anyio.create_task_group() as tasks:
         await tasks.start(layer.run)
         yield SessionBench(layer, it.rig.clock, servers, owners, tasks)

@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 
 from proxy.eras.attribution import AskingTools
 from proxy.errors import ProxyError
+from proxy.limits import Gauge
 from proxy.owners import ANONYMOUS, Owner
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import elements
@@ -217,7 +218,9 @@ class SessionBench:
 
 
 @asynccontextmanager
-async def session_bench(*, max_sessions: int = 10, **server: Any) -> AsyncIterator[SessionBench]:
+async def session_bench(
+    *, max_sessions: int = 10, max_calls: int = 100, calls_per_owner: int | None = None, **server: Any
+) -> AsyncIterator[SessionBench]:
     """`server`: how the fake servers behave."""
     clock, servers, owners = ManualClock(), list[FakeTransport](), list[Owner]()
 
@@ -238,7 +241,8 @@ async def session_bench(*, max_sessions: int = 10, **server: Any) -> AsyncIterat
             health=Health(ManualClock()),
         )
 
-    layer = SessionLayer(make_server, clock, max_sessions=max_sessions, idle_s=IDLE_S)
+    calls = Gauge("calls", max_calls, "limits.calls", per_owner=calls_per_owner)
+    layer = SessionLayer(make_server, clock, max_sessions=max_sessions, calls=calls, idle_s=IDLE_S)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
             await tasks.start(layer.run)
@@ -247,6 +251,7 @@ async def session_bench(*, max_sessions: int = 10, **server: Any) -> AsyncIterat
                 one.end()
             await layer.close()
             tasks.cancel_scope.cancel()
+    assert calls.held == 0  # whatever happened to them
     assert all(one.ended for one in servers)
 
 

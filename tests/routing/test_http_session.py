@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from proxy.clock import Pulse
+from proxy.limits import Gauge
 from proxy.owners import ANONYMOUS
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import Message, Request, RequestId
@@ -504,7 +505,8 @@ class Serving:
 
 @asynccontextmanager
 async def live(serving: Serving) -> AsyncIterator[HttpSession]:
-    session = HttpSession("id", ANONYMOUS, lambda owner, client: serving, ManualClock(), Pulse())
+    calls = Gauge("calls", 10, "limits.calls")
+    session = HttpSession("id", ANONYMOUS, lambda owner, client: serving, ManualClock(), Pulse(), calls)
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.run)

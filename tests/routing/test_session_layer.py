@@ -15,7 +15,7 @@ from proxy.protocol import names
 from proxy.routing import http_session
 from proxy.routing.http_posts import QUIET_S
 from proxy.routing.session_layer import SWEEP_S
-from proxy.sessions.table import MAKES_ROOM_AFTER_S
+from proxy.sessions.table import MAKES_ROOM_AFTER_S, UNREAD_MAKES_ROOM_AFTER_S
 from tests.routing.session_bench import BOTH, IDLE_S, STREAM, session_bench, settle
 from tests.upstream.fake_transport import initialize_result, until
 
@@ -370,6 +370,68 @@ async def test_where_all_sessions_are_in_use_a_new_one_is_refused_and_told_when_
         response = it.client().request(names.INITIALIZE, {})
         assert (await response.refused())[0] == 503
         assert len(it.servers) == 2
+
+
+async def test_sessions_whose_clients_left_their_calls_make_room_after_minutes() -> None:
+    """I6, F40: the calls would else keep them for a day."""
+    async with session_bench(max_sessions=1) as it:
+        client = await it.client().initialize()
+        (await client.call()).response.hang_up()
+        await settle()
+        await it.pass_time(UNREAD_MAKES_ROOM_AFTER_S - 1)
+        assert (await it.client().request(names.INITIALIZE, {}).refused())[0] == 503
+        await it.pass_time(1)
+        await it.client().initialize()
+        assert (await client.request("tools/list").refused())[0] == 404
+
+
+async def test_calls_count_until_they_are_answered_whether_their_client_still_waits_or_not() -> None:
+    """I6: hanging up makes no room for more of them at the server."""
+    async with session_bench(max_calls=2) as it:
+        client = await it.client().initialize()
+        first, second = await client.call(), await client.call()
+        first.response.hang_up()
+        second.response.hang_up()
+        await settle()
+        status, _, words = await client.request(names.TOOLS_CALL, {"name": "slow"}, id="late").refused()
+        assert status == 429
+        assert "limits.calls" in words
+        assert len(it.server.of(names.TOOLS_CALL)) == 2
+        assert (await client.post({"method": "notifications/x"}).ended()).status == 202
+        it.server.answer(first.sent)
+        await settle()
+        assert (await (await client.call(id="late")).answer()).messages[-1]["id"] == "late"
+
+
+async def test_a_cancelled_call_makes_room_and_a_batch_that_is_too_large_takes_none() -> None:
+    async with session_bench(max_calls=2) as it:
+        client = await it.client().initialize("2025-03-26")
+        await client.call(id=1)
+        calls = [{"id": n, "method": "tools/list"} for n in (2, 3)]
+        assert (await client.post(*calls, batch=True).refused())[0] == 429
+        await client.post({"method": names.CANCELLED, "params": {"requestId": 1}}).ended()
+        client.post(*calls, batch=True)
+        await it.server.asked("tools/list", 2)
+
+
+async def test_where_calls_are_too_many_those_go_that_nobody_has_waited_for_for_minutes() -> None:
+    """I6: not another owner's where one's own share is taken."""
+    async with session_bench(max_calls=2, calls_per_owner=1) as it:
+        ada, bob = await it.client(owner=ADA).initialize(), await it.client(owner=BOB).initialize()
+        (await bob.call()).response.hang_up()
+        await settle()
+        ada_session = it.servers[0]
+        held = ada.request(names.TOOLS_CALL, {"name": "slow"})
+        await ada_session.asked(names.TOOLS_CALL)
+        await it.pass_time(UNREAD_MAKES_ROOM_AFTER_S)
+        assert (await ada.request("tools/list").refused())[0] == 429
+        assert (await bob.post({"method": "notifications/x"}).ended()).status == 202
+        eve = it.client(owner=Owner("eve")).request(names.INITIALIZE, {})
+        assert (await eve.refused())[0] == 429  # bob has just been here
+        await it.pass_time(UNREAD_MAKES_ROOM_AFTER_S)
+        await it.client(owner=Owner("eve")).initialize()
+        assert (await bob.request("tools/list").refused())[0] == 404
+        assert not held.done
 
 
 async def test_a_call_outlives_its_client_and_its_answer_is_dropped() -> None:

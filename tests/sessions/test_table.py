@@ -10,7 +10,7 @@ import pytest
 
 from proxy.errors import ClientProtocolError, LimitReached
 from proxy.owners import ANONYMOUS, Owner
-from proxy.sessions.table import MAKES_ROOM_AFTER_S, SessionTable
+from proxy.sessions.table import MAKES_ROOM_AFTER_S, UNREAD_MAKES_ROOM_AFTER_S, SessionTable
 
 ADA, BOB = Owner("ada"), Owner("bob")
 NOW: Final = 1_000.0
@@ -20,6 +20,7 @@ NOW: Final = 1_000.0
 class Held:
     owner: Owner = ANONYMOUS
     idle_since: float | None = None
+    unread_since: float | None = None
     is_over: bool = False
     id: str = field(default_factory=SessionTable.new_id)
 
@@ -122,3 +123,29 @@ def test_an_owner_whose_share_is_in_use_is_refused_and_others_are_not() -> None:
         made.to_make_room(ADA, NOW)
     assert fault.value.http_status == HTTPStatus.SERVICE_UNAVAILABLE
     assert made.to_make_room(BOB, NOW) is None
+
+
+LONG_AGO: Final = NOW - UNREAD_MAKES_ROOM_AFTER_S
+
+
+def test_where_none_is_idle_one_makes_room_whose_calls_nobody_has_waited_for_for_minutes() -> None:
+    """I6: else whoever starts a call in each and leaves has them all until the calls end."""
+    read, unread = Held(BOB), Held(BOB, unread_since=LONG_AGO)
+    assert table(read, unread).to_make_room(ADA, NOW) is unread
+    idle = Held(BOB, idle_since=NOW - MAKES_ROOM_AFTER_S, unread_since=NOW - MAKES_ROOM_AFTER_S)
+    assert table(unread, idle).to_make_room(ADA, NOW) is idle
+    with pytest.raises(LimitReached):
+        table(read, Held(BOB, unread_since=LONG_AGO + 0.1)).to_make_room(ADA, NOW)
+
+
+def test_calls_that_nobody_waits_for_end_by_the_session_that_is_unread_for_longest_ones_own_first() -> None:
+    """An idle session has no calls, and one that is over is ending as it is."""
+    idle = Held(ADA, idle_since=0.0, unread_since=0.0)
+    over = Held(ADA, unread_since=0.0, is_over=True)
+    own, recent = Held(ADA, unread_since=LONG_AGO), Held(ADA, unread_since=LONG_AGO + 0.1)
+    others = Held(BOB, unread_since=1.0)
+    made = table(idle, over, recent, others)
+    assert made.to_end_calls(ADA, NOW, own_alone=True) is None
+    assert made.to_end_calls(ADA, NOW, own_alone=False) is others
+    made.add(own)
+    assert made.to_end_calls(ADA, NOW, own_alone=False) is own
