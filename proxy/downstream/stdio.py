@@ -325,6 +325,7 @@ class StdioEndpoint:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._handle, one.request, exchange)
                     await self._write_exchange(one.request, exchange)
+                    tasks.cancel_scope.cancel()  # it may have been answered for a reader that is too slow
         finally:
             del self._in_flight[one.request.id.value]
             self._ends.beat()

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.downstream import http as http_module
+from proxy.downstream.exchange import MAX_QUEUED
 from proxy.errors import (
     ClientProtocolError,
     ErrorCode,
@@ -192,6 +193,17 @@ async def test_a_hang_up_in_the_middle_of_a_stream_cancels_the_request() -> None
         sent.hang_up()
         await rig.endpoint.wait_idle()
         assert served.cancelled.is_set()
+
+
+async def test_a_request_ends_with_the_answer_that_its_stream_was_read_too_slowly() -> None:
+    """I6: nobody reads what it still says."""
+    async with http_rig() as rig:
+        sent = rig.send(LISTEN)
+        served = await rig.router.next()
+        for _ in range(MAX_QUEUED + 1):
+            served.tell(names.RESOURCES_UPDATED)
+        await served.cancelled.wait()
+        assert b"too slowly" in await sent.body()
 
 
 async def test_a_hang_up_while_the_body_comes_in_is_no_fault_of_ours() -> None:

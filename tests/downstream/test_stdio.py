@@ -18,6 +18,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.downstream.exchange import MAX_QUEUED
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.stdio import LOCAL_USER, StdioEndpoint, StdioSettings
 from proxy.eras.attribution import AskingTools
@@ -277,6 +278,18 @@ async def test_more_requests_than_the_limit_are_refused() -> None:
         await it.send(modern(3))
         assert it.said[0]["id"] == 3
         assert "limits.calls" in it.said[0]["error"]["message"]
+
+
+async def test_a_request_ends_with_the_answer_that_its_stream_was_read_too_slowly() -> None:
+    """I6: what it held is free again, its id and its share of limits.calls too."""
+    async with client(max_in_flight=1) as it:
+        listening = await it.ask(1, names.SUBSCRIPTIONS_LISTEN)
+        for _ in range(MAX_QUEUED + 1):
+            listening.sink.notify(names.RESOURCES_UPDATED, b"{}")
+        await until(lambda: listening.cancelled)
+        assert "too slowly" in it.answers_to(1)[0]["error"]["message"]
+        (await it.ask(1)).finish()
+        await until(lambda: len(it.answers_to(1)) == 2)
 
 
 async def test_initialize_with_modern_meta_is_a_modern_request() -> None:
