@@ -284,6 +284,11 @@ class StdioEndpoint:
             self._lines = _Lines(self._writer, self._legacy_requests)
             self._legacy = self._make_passthrough(self._lines)
             self._tasks.start_soon(self._legacy.run)
+        try:
+            self._refuse_too_many()
+        except LimitReached as exc:
+            self._refuse(request.id, exc)
+            return
         self._legacy_requests.begin(request)
         self._legacy.from_client(request, raw)
 
@@ -312,7 +317,11 @@ class StdioEndpoint:
             raise ClientProtocolError(
                 ErrorCode.INVALID_REQUEST, "Invalid request: the id is that of a request in flight"
             )
-        if len(self._in_flight) >= self._settings.max_in_flight:
+        self._refuse_too_many()
+
+    def _refuse_too_many(self) -> None:
+        """Of both eras together."""
+        if len(self._in_flight) + len(self._legacy_requests) >= self._settings.max_in_flight:
             raise LimitReached(
                 f"{self._settings.max_in_flight} requests are in progress (limits.calls)", retry_after_s=1
             )

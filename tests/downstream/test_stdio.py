@@ -280,6 +280,23 @@ async def test_more_requests_than_the_limit_are_refused() -> None:
         assert "limits.calls" in it.said[0]["error"]["message"]
 
 
+async def test_requests_of_both_eras_count_towards_the_limit_until_they_are_answered_or_cancelled() -> None:
+    """I6: a legacy client, too, can have only so many at the server."""
+    async with client(max_in_flight=3) as it:
+        server = await it.shake_hands()
+        await it.ask("m")
+        await it.send(legacy(1, names.TOOLS_CALL), legacy(2, names.TOOLS_CALL))
+        first = await server.asked(names.TOOLS_CALL)
+        await server.asked(names.TOOLS_CALL, 2)
+        await it.send(legacy(3, names.TOOLS_CALL), modern(4))
+        refused = [(m["id"], "limits.calls" in m["error"]["message"]) for m in it.said]
+        assert refused == [(3, True), (4, True)]
+        server.answer(first)
+        await it.send(cancel(2), legacy(5, names.TOOLS_CALL), legacy(6, names.TOOLS_CALL))
+        await server.asked(names.TOOLS_CALL, 4)
+        assert len(server.of(names.TOOLS_CALL)) == 4
+
+
 async def test_a_request_ends_with_the_answer_that_its_stream_was_read_too_slowly() -> None:
     """I6: what it held is free again, its id and its share of limits.calls too."""
     async with client(max_in_flight=1) as it:
@@ -545,7 +562,7 @@ async def test_a_modern_notification_is_not_given_to_the_legacy_server() -> None
 
 async def test_a_legacy_server_that_starts_slowly_holds_up_no_modern_request() -> None:
     starts = anyio.Event()
-    async with client(starts=starts) as it:
+    async with client(max_in_flight=1_000, starts=starts) as it:
         await it.send(legacy(0, names.INITIALIZE, HANDSHAKE), *(legacy(n, "x") for n in range(1, 500)))
         (await it.ask("modern")).finish()
         await until(lambda: it.answers_to("modern"))
