@@ -17,6 +17,7 @@ from typing import Any, Final
 import anyio
 
 from proxy.clock import Clock
+from proxy.eras.capabilities import ClientCapabilities
 from proxy.eras.lowering import lowered_error, lowered_result, modern_params
 from proxy.eras.patience import FAILED_POLLS, MAX_ROUNDS, again_s, poll_s
 from proxy.eras.to_modern import OF_ANOTHER_ERA, error_code, with_progress_token
@@ -174,8 +175,8 @@ class LoweredCall:
         read."""
         if not self._session.info.has_tasks:
             named = tuple((dumps(one.id), one.key) for one in questions)
-            offered = dumps(self._meta[names.META_CLIENT_CAPABILITIES]).decode()
-            self._waits(WaitingRound(base, offered, state, named), self._call)
+            declared = ClientCapabilities.parse(dumps(self._meta[names.META_CLIENT_CAPABILITIES]))
+            self._waits(WaitingRound(base, declared.offered, state, named), self._call)
 
     async def _answers(self, questions: Sequence[_Question]) -> bytes:
         """By the server's keys; all are asked at once. One that is refused makes the others pointless."""
