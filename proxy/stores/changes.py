@@ -20,8 +20,9 @@ from proxy.errors import StoreError
 from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.faults import reason_of
 from proxy.stores.index import Index, without_result
+from proxy.stores.place import Place
 from proxy.stores.records import Record, encode, row_key
-from proxy.stores.results import ResultFiles, new_name
+from proxy.stores.results import new_name
 from proxy.stores.rows import CHECK_KEY
 from proxy.stores.watching import Watchers
 from proxy.stores.writer import Change, Writer
@@ -69,7 +70,7 @@ class Changes:
         files: dict[str, str],
         *,
         watchers: Watchers,
-        results: ResultFiles,
+        place: Place,
         writer: Writer,
         keys: Keys = NO_KEYS,
         row_keys: dict[str, bytes],
@@ -77,7 +78,8 @@ class Changes:
         self._index = index
         self._files = files
         self._watchers = watchers
-        self._results = results
+        self._place = place
+        self._results = place.results
         self._writer = writer
         self._keys = keys
         self._row_keys = row_keys
@@ -161,7 +163,7 @@ class Changes:
         try:
             listed = await self.in_thread(self._results.names)
             named = self._files_on_their_way.union(self._files.values())
-            await self.in_thread(partial(self._results.remove_strays, listed, named, untouchable))
+            await self.in_thread(partial(self._place.sweep, listed, named, untouchable))
         except OSError as exc:
             raise StoreError(f"the results cannot be swept: {reason_of(exc)}") from exc
 

@@ -111,7 +111,7 @@ class DiskStore(AsyncContextManagerMixin):
             opened.index,
             opened.files,
             watchers=self._watchers,
-            results=opened.place.results,
+            place=opened.place,
             writer=self._writer,
             keys=self._keys,
             row_keys=opened.row_keys,

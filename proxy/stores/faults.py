@@ -25,6 +25,9 @@ _SQLITE_NOT_ALLOWED: Final = frozenset(
     }
 )
 _SQLITE_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_NOT_READ: Final = frozenset(
+    {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
+)
 _PRIMARY_CODE: Final = 0xFF
 
 
@@ -43,6 +46,14 @@ def is_unwritable(fault: BaseException) -> bool:
 def is_damaged(fault: BaseException) -> bool:
     """Whether what stands in the database's file is no database, or no whole one."""
     return any(_sqlite_code(f) in _SQLITE_DAMAGED for f in _chain(fault))
+
+
+def hinders_readers(fault: sqlite3.Error) -> bool:
+    """Whether it is the place, now or at all, and not what stands in the file: a full disk, say, keeps even
+    readers out of a database with a log."""
+    if getattr(fault, "sqlite_errorcode", None) in _NOT_READ:
+        return False
+    return _sqlite_code(fault) in _SQLITE_FULL | _SQLITE_NOT_ALLOWED
 
 
 def reason_of(fault: BaseException) -> str:

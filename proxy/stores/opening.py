@@ -1,6 +1,6 @@
 """What a disk store does at start, in one thread: take the directory, read what it holds, sweep it.
 
-Above: `disk`. Below: `place`, `rows`, `repair`. A disk that is full or read-only does not keep the start from
+Above: `disk`. Below: `place`, `rows`. A disk that is full or read-only does not keep the start from
 reading what is there; a damaged database does not keep it from beginning anew. Contract section 9 (restart:
 all records, all terminal results; disk full or store broken).
 """
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from diskcache.core import DBNAME
 
 from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError
@@ -23,7 +22,7 @@ from proxy.stores.faults import is_damaged, is_full, is_unwritable, reason_of, r
 from proxy.stores.index import Index
 from proxy.stores.memos import Memos
 from proxy.stores.place import Place
-from proxy.stores.repair import begin_anew
+from proxy.stores.repair import databases
 from proxy.stores.rows import Loaded, load, load_without_writing
 
 _log = structlog.get_logger()
@@ -58,17 +57,8 @@ def open_store(directory: Path, clock: Clock, *, synced: bool, keys: Keys = NO_K
 def _load(place: Place, clock: Clock) -> Loaded:
     try:
         place.hold()
-        try:
-            loaded = _load_rows(place, clock)
-        except sqlite3.DatabaseError as exc:
-            if not is_damaged(exc):
-                raise
-            begin_anew(place)
-            loaded = _load_rows(place, clock)
-            place.results.set_strays_aside(loaded.files.values(), loaded.unreadable)
-        else:
-            strays = place.results.names()
-            place.results.remove_strays(strays, loaded.files.values(), loaded.unreadable)
+        loaded = _load_rows(place, clock)
+        place.sweep(place.results.names(), loaded.files.values(), loaded.unreadable)
     except (ConfigError, OSError, sqlite3.Error, StoreError) as exc:
         if not _may_begin_without_writing(place, exc):
             raise
@@ -80,6 +70,16 @@ def _load(place: Place, clock: Clock) -> Loaded:
 
 
 def _load_rows(place: Place, clock: Clock) -> Loaded:
+    try:
+        return _load_whole(place, clock)
+    except sqlite3.DatabaseError as exc:
+        if not is_damaged(exc):
+            raise
+    place.begin_anew()
+    return _load_whole(place, clock)
+
+
+def _load_whole(place: Place, clock: Clock) -> Loaded:
     place.make_whole().close()  # this thread's connection
     return load(place.path, place.results, clock, place.keys)
 
@@ -87,5 +87,5 @@ def _load_rows(place: Place, clock: Clock) -> Loaded:
 def _may_begin_without_writing(place: Place, fault: BaseException) -> bool:
     """Whether it is better to serve what can be served than not to start: where a store is read-only that is
     there already, and where a disk is full. A directory that never was one is the operator's mistake."""
-    is_there = place.held is not None and (place.path / DBNAME).exists()
+    is_there = place.held is not None and any(path.exists() for path in databases(place.path))
     return is_unwritable(fault) if is_there else is_full(fault)

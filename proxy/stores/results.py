@@ -88,23 +88,34 @@ class ResultFiles:
 
     def set_aside(self, name: str) -> None:
         """Keep a damaged file from being swept, for whoever wants to look at it."""
-        path = self._directory / name
         with suppress(OSError):  # it is missing; or the directory cannot be written, and no sweep removes it
-            path.rename(path.with_name(name + _SET_ASIDE))
+            self._set_aside(name)
+
+    def _set_aside(self, name: str) -> None:
+        path = self._directory / name
+        path.rename(path.with_name(name + _SET_ASIDE))
 
     def names(self) -> list[str]:
         return os.listdir(self._directory)
 
+    def exist(self) -> bool:
+        """Whether there is any result."""
+        return any(map(_NAME.match, self.names()))
+
     def remove_strays(self, names: list[str], named: Collection[str], untouchable: Collection[str]) -> None:
-        """Remove those of `names` that are not in `named` and belong to no task in `untouchable`, which are
-        given as `records.stand_in` does."""
+        """As `Place.sweep`."""
         for name in _strays(names, named, untouchable):
             self.remove(name)
 
-    def set_strays_aside(self, named: Collection[str], untouchable: Collection[str]) -> None:
-        """As `remove_strays`, where they may be all that is left of their tasks."""
-        for name in _strays(self.names(), named, untouchable):
-            self.set_aside(name)
+    def set_strays_aside(
+        self, names: list[str], named: Collection[str], untouchable: Collection[str]
+    ) -> None:
+        """As `Place.sweep`. Raises OSError if one cannot be kept so, for what is left is removed later."""
+        for name in _strays(names, named, untouchable):
+            with suppress(FileNotFoundError):
+                self._set_aside(name)
+        if self._synced:
+            sync_directory(self._directory)
 
     def try_write(self) -> None:
         """Write a small file and remove it again. Raises OSError."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from proxy.errors import ConfigError, StoreError
 from proxy.stores import memos, snapshot
 from proxy.stores.directory import make_private_file, sync_directory
 from proxy.stores.encryption import NO_KEYS, Keys, MissingKey
+from proxy.stores.faults import reason_of
 from proxy.stores.index import Index, without_result
 from proxy.stores.records import (
     DamagedData,
@@ -35,7 +37,9 @@ from proxy.stores.records import (
     row_key,
     stand_in_of_row,
 )
+from proxy.stores.repair import databases
 from proxy.stores.results import ResultFiles, check_name
+from proxy.stores.scan import Row, all_rows, readable_rows
 
 CHECK_KEY: Final = b"\0check"  # the row that `check` writes; no task id begins with a zero byte
 LOCK_WAIT_S: Final = 5.0  # for another program, such as a backup, that holds the database
@@ -178,7 +182,7 @@ def load(directory: Path, results: ResultFiles, clock: Clock, keys: Keys = NO_KE
     with closing(
         sqlite3.connect(directory / DBNAME, timeout=LOCK_WAIT_S, isolation_level=None)
     ) as connection:
-        loaded, damaged = _read(connection, results, clock, keys, keep=False)
+        loaded, damaged = _read(all_rows(connection), results, clock, keys, keep=False)
         for rowid, reason in damaged:
             _set_aside(connection, rowid)
             _log.warning("record_set_aside", row=rowid, reason=reason)
@@ -186,18 +190,32 @@ def load(directory: Path, results: ResultFiles, clock: Clock, keys: Keys = NO_KE
 
 
 def load_without_writing(directory: Path, results: ResultFiles, clock: Clock, keys: Keys = NO_KEYS) -> Loaded:
-    """Read all rows of a database that cannot be written; damaged ones are left out, and left where they are.
-
-    Raises OSError if it cannot be read, sqlite3.Error if it is damaged itself.
-    """
-    with closing(snapshot.connect(directory / DBNAME)) as connection:
-        check_whole(connection)
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'Cache'").fetchall():
-            return Loaded(Index(clock))
-        loaded, damaged = _read(connection, results, clock, keys, keep=True)
+    """Read all rows that can be read of a database that cannot be written; damaged ones are left out, and
+    left where they are. Raises OSError if it cannot be read."""
+    loaded, damaged = _read(_every_row(directory), results, clock, keys, keep=True)
     for rowid, reason in damaged:
         _log.warning("record_left_out", row=rowid, reason=reason)
     return loaded
+
+
+def _every_row(directory: Path) -> Iterator[Row]:
+    """Also those that a repair has not taken over yet; a newer row goes before an older one of its key."""
+    seen = set[bytes]()
+    for database in databases(directory):
+        with closing(snapshot.connect(database)) as connection:
+            _tell_of_damage(connection, database)
+            for row in readable_rows(connection):
+                if not (row.is_plain and row.key in seen):
+                    yield row
+                if row.is_plain:
+                    seen.add(row.key)
+
+
+def _tell_of_damage(connection: sqlite3.Connection, database: Path) -> None:
+    try:
+        check_whole(connection)
+    except sqlite3.Error as exc:
+        _log.error("database_damaged", database=str(database), reason=reason_of(exc))
 
 
 def check_whole(connection: sqlite3.Connection) -> None:
@@ -217,13 +235,12 @@ def _damaged() -> sqlite3.DatabaseError:
 
 
 def _read(
-    connection: sqlite3.Connection, results: ResultFiles, clock: Clock, keys: Keys, *, keep: bool
+    rows: Iterable[Row], results: ResultFiles, clock: Clock, keys: Keys, *, keep: bool
 ) -> tuple[Loaded, list[tuple[int, str]]]:
     """What is in the rows; and which rows are damaged, and how."""
     loaded, damaged = Loaded(Index(clock)), list[tuple[int, str]]()
     locked, not_encrypted = Counter[str](), 0
-    connection.text_factory = bytes  # a planted text need not be UTF-8
-    for rowid, key, value, is_plain in connection.execute(_ALL_ROWS, (MODE_RAW,)):
+    for rowid, key, value, is_plain in rows:
         if is_plain and key == CHECK_KEY:
             continue
         try:
@@ -256,13 +273,6 @@ def _read(
 
 _LOCKED: Final = "encrypted with a key that store.encryption does not have; left as they are"
 _NOT_ENCRYPTED: Final = "stored before store.encryption was set; plain until they change or expire"
-
-
-_ALL_ROWS: Final = """
-    SELECT rowid, key, value,
-        raw = 1 AND mode = ? AND filename IS NULL AND typeof(key) = 'blob' AND typeof(value) = 'blob'
-    FROM Cache
-"""
 
 
 def _checked(key: bytes, value: bytes, results: ResultFiles, keys: Keys) -> Record:
