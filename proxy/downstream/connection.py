@@ -1,9 +1,10 @@
-"""One connection of a client, and what it may cost before a request is there.
+"""One connection of a client, and what it may cost beside the requests on it.
 
 Above: `server`. aiohttp reads HTTP; what is here bounds what it does not: heads that never end, connections
-that nobody uses, too many of either. It answers a malformed request, or one with headers over the limit, with
-the start of what it could not read, and logs that too: it may be a credential. Ours say what was wrong and
-nothing else. Contract section 8, "Bounds"; field reports F23 and F40.
+that nobody uses, too many of either, clients that do not read what they are answered. It answers a malformed
+request, or one with headers over the limit, with the start of what it could not read, and logs that too: it
+may be a credential. Ours say what was wrong and nothing else. Contract section 8, "Bounds"; field reports F23
+and F40.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from proxy.downstream.base import message_of_fault
+from proxy.downstream.responses import WRITE_TIMEOUT_S
 from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.logs import get_logger
 
@@ -33,18 +35,21 @@ log = get_logger()
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
     """`header_bytes`: of one header, or the request line. `head_s`: from the first byte of a request to the
-    end of its headers, and from the connection to its first request. `idle_s`: between two requests."""
+    end of its headers, and from the connection to its first request. `idle_s`: between two requests.
+    `write_s`: for the client to read what fills the buffers, whatever response it is of."""
 
     header_bytes: int
     connections: int = 10_000
     idle_s: float = 660.0
     head_s: float = 30.0
+    write_s: float = WRITE_TIMEOUT_S
 
 
 class Connection(web.RequestHandler):
-    """See the module. To a request that comes in one piece nothing is added but a look."""
+    """See the module. To a request that comes in one piece, and a response that the buffers take, nothing is
+    added but a look."""
 
-    __slots__ = ("_bounds", "_head_bytes", "_head_timer")
+    __slots__ = ("_bounds", "_head_bytes", "_head_timer", "_wire", "_write_timer")
 
     def __init__(self, manager: Server, *, bounds: ConnectionBounds, **settings: Any) -> None:
         super().__init__(
@@ -59,9 +64,12 @@ class Connection(web.RequestHandler):
         self._bounds = bounds
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._wire: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._wire = self.transport
         self._begin_head()
         assert isinstance(self._manager, Server)
         if not self._manager.has_room():
@@ -71,7 +79,17 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._end_head()
+        self._end_write()
+        self._wire = None
         super().connection_lost(exc)
+
+    async def start(self) -> None:
+        """aiohttp's loop over the requests. What is unread at its end would keep a closed connection open."""
+        try:
+            await super().start()
+        finally:
+            if self._wire is not None and self._wire.get_write_buffer_size():
+                self._begin_write()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -128,6 +146,32 @@ class Connection(web.RequestHandler):
             assert isinstance(self.transport, asyncio.Transport)
             self.transport.write(_raw_refusal(status, said))
         self.force_close()
+
+    # -- what the client does not read --------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._begin_write()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._wire is not None and not self._wire.is_closing():  # else all of it has to go
+            self._end_write()
+
+    def _begin_write(self) -> None:
+        if self._write_timer is None:
+            self._write_timer = self._loop.call_later(self._bounds.write_s, self._cut)
+
+    def _end_write(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        self._write_timer = None
+
+    def _cut(self) -> None:
+        self._write_timer = None
+        if self._wire is not None:
+            log.info("client_not_reading", unread=self._wire.get_write_buffer_size())
+            self._wire.abort()
 
     # -- what is no HTTP ----------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,9 +55,11 @@ class Told:
 
 @dataclass
 class PlayedLegacy:
-    """Replies with `reply`, or raises it; `held` makes it wait first. `left` counts contexts that ended."""
+    """Replies with `reply`, or raises it, or with what `make` makes each time; `held` makes it wait first.
+    `left` counts contexts that ended."""
 
     reply: Reply | Exception = field(default_factory=lambda: Reply(200, JSON, RESULT))
+    make: Callable[[], Reply] | None = None
     held: anyio.Event | None = None
     at_exit: Exception | None = None
     seen: list[HttpMessage] = field(default_factory=list)
@@ -72,7 +74,7 @@ class PlayedLegacy:
                 await self.held.wait()
             if isinstance(self.reply, Exception):
                 raise self.reply
-            yield self.reply
+            yield self.reply if self.make is None else self.make()
             if self.at_exit is not None:
                 raise self.at_exit
         finally:

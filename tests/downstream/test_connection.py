@@ -5,6 +5,7 @@ Contract section 8, "Bounds".
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
@@ -13,11 +14,12 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from aiohttp import web
 from anyio.abc import SocketStream
 from anyio.lowlevel import checkpoint
 from structlog.testing import capture_logs
 
-from proxy.downstream.connection import MAX_HEADERS, WHOLE_HEAD
+from proxy.downstream.connection import MAX_HEADERS, WHOLE_HEAD, Connection, Server
 from tests.downstream.http_rig import BOUNDS, MAX_HEADER, OK, Rig, http_rig, message, raw_post, read_all
 
 pytestmark = pytest.mark.anyio
@@ -182,3 +184,105 @@ async def test_a_compressed_body_is_never_unpacked() -> None:
             await stream.send(raw_post(bomb, more="Content-Encoding: gzip\r\n"))
             answer = await stream.receive()
         assert status_of(answer) == 415
+
+
+# -- what the client does not read ---------------------------------------------------------------------
+
+
+class Unread(asyncio.Transport):
+    """A client that reads nothing, at the other end of buffers that have no end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+        self.is_over = self.was_cut = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.bytes += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.bytes
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def close(self) -> None:
+        self.is_over = True
+
+    def abort(self) -> None:
+        self.was_cut = True
+
+    def pause_reading(self) -> None:
+        """There is nothing to read."""
+
+    def resume_reading(self) -> None:
+        """As above."""
+
+
+@asynccontextmanager
+async def unread(write_s: float = 0.0) -> AsyncIterator[tuple[Connection, Unread]]:
+    """A connection that has answered one request."""
+
+    async def answer(http: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=b"x" * 1_000)
+
+    made = Server(web.Server(answer), replace(BOUNDS, write_s=write_s))
+    connection, wire = made(), Unread()
+    connection.connection_made(wire)
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    try:
+        await _some_turns()
+        assert wire.bytes
+        yield connection, wire
+    finally:
+        connection.connection_lost(None)
+        await made.shutdown(1)
+
+
+async def _some_turns() -> None:
+    for _ in range(20):
+        await checkpoint()
+
+
+async def test_a_client_that_reads_nothing_of_what_fills_the_buffers_is_cut() -> None:
+    """I6, F40: whatever kind of response it is of."""
+    async with unread() as (connection, wire):
+        await _some_turns()
+        assert not wire.was_cut  # they take it all
+        connection.pause_writing()
+        await _some_turns()
+        assert wire.was_cut
+
+
+async def test_a_client_that_reads_in_time_is_not_cut() -> None:
+    async with unread() as (connection, wire):
+        connection.pause_writing()
+        connection.resume_writing()
+        await _some_turns()
+        assert not wire.was_cut
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_some_bytes_that_are_read_give_time_only_to_a_connection_that_is_not_closed(
+    is_closed: bool,
+) -> None:
+    async with unread(write_s=60.0) as (connection, _):
+        connection.pause_writing()
+        if is_closed:
+            connection.force_close()
+        await _some_turns()
+        connection.resume_writing()
+        assert (connection._write_timer is not None) == is_closed
+
+
+@pytest.mark.parametrize("how", ["to make room", "by the client's wish"])
+async def test_what_is_unread_when_a_connection_is_closed_does_not_keep_it_open(how: str) -> None:
+    """SEC-003: a socket is closed once its buffers are empty, and with a client that reads nothing never."""
+    async with unread() as (connection, wire):
+        if how == "to make room":
+            connection.force_close()
+        else:
+            connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        await _some_turns()
+        assert wire.is_over
+        assert wire.was_cut

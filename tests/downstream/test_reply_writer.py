@@ -6,7 +6,8 @@ On a real socket. Contract section 6; field reports F03, F23 and F40.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -18,7 +19,7 @@ from proxy.downstream.responses import WRITE_TIMEOUT_S
 from proxy.downstream.streams import QUIET_S, TICK_S
 from proxy.errors import UpstreamClosed
 from proxy.routing.legacy import Reply
-from tests.downstream.http_rig import ORIGIN, Rig, http_rig, read_all
+from tests.downstream.http_rig import BOUNDS, ORIGIN, Rig, http_rig, read_all
 from tests.downstream.played_legacy import EVENTS, JSON, PlayedLegacy, Told, legacy_call
 from tests.upstream.told import until
 
@@ -273,6 +274,25 @@ async def test_who_does_not_read_is_cut_and_nobody_else(body: Told) -> None:
         legacy.reply = Reply(200, JSON, b"{}")
         async with rig.session.post(rig.url, data=CALL) as response:
             assert await response.read() == b"{}"
+
+
+@pytest.mark.parametrize("kind", ["whole", "stream"])
+async def test_who_does_not_read_the_ends_of_replies_is_cut(kind: str) -> None:
+    """F40, I6: small ones, which the buffers take until they are full; the handler ends, and its share of
+    limits.calls is free. Nobody is given time here."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"data: " + b"x" * 60_000 + b"\n\n"
+
+    legacy = PlayedLegacy()
+    legacy.make = lambda: Reply(200, JSON, b"x" * 60_000) if kind == "whole" else Reply(200, EVENTS, body())
+    bounds = replace(BOUNDS, write_s=0.0)
+    async with http_rig(legacy=legacy, bounds=bounds) as rig, await rig.connect() as stream:
+        with capture_logs() as logs:
+            await stream.send(http_post() * 400)
+            await until(lambda: [log for log in logs if log["event"] == "client_not_reading"])
+            await rig.endpoint.wait_idle()
+        assert legacy.left == len(legacy.seen)
 
 
 async def test_a_slow_reader_is_not_cut_while_it_reads(body: Told) -> None:
