@@ -127,7 +127,7 @@ class Connection(web.RequestHandler):
         self._head_bytes += count
         if self._head_timer is None:
             self._begin_head()
-        if self._head_bytes > WHOLE_HEAD * self._bounds.header_bytes and not self._force_close:
+        if self._head_bytes > WHOLE_HEAD * self._bounds.header_bytes:
             most = WHOLE_HEAD * self._bounds.header_bytes
             said = f"Invalid request: the headers are over {most} bytes ({WHOLE_HEAD} times limits.header)"
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, said)
