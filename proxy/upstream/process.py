@@ -40,7 +40,7 @@ _begun: Final[set[ProcessGroup]] = set()
 
 def kill_all() -> None:
     """SIGKILL to every group that was begun and not seen off: for a proxy that has to go at once."""
-    for group in _begun:
+    for group in list(_begun):  # groups begin and end meanwhile, if another thread calls
         group.kill()
 
 

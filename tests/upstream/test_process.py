@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from proxy.upstream import process as process_module
-from proxy.upstream.process import ProcessGroup
+from proxy.upstream.process import ProcessGroup, kill_all
 from tests.upstream.servers import MARKER, script, survivors
 
 pytestmark = pytest.mark.anyio
@@ -141,3 +141,17 @@ async def test_what_may_not_be_signalled_is_admitted(marker: str, monkeypatch: p
     group.stdin.close()
     assert await group.end()
     group.close_pipes()
+
+
+async def test_all_are_killed_also_while_others_end(marker: str) -> None:
+    """It is called from a thread of its own, where the process has to go."""
+
+    class Leaving:
+        def kill(self) -> None:
+            begun.discard(self)
+
+    begun: set[Leaving] = {Leaving() for _ in range(5)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_module, "_begun", begun)
+        kill_all()
+    assert begun == set()
