@@ -28,7 +28,7 @@ from proxy.downstream.guard import Guard
 from proxy.downstream.http import HttpEndpoint
 from proxy.downstream.pipes import STDIN, LineWriter, claim_stdout, read_chunks
 from proxy.downstream.server import served
-from proxy.ending import Deadline
+from proxy.ending import THREADS_S, Deadline
 from proxy.errors import ConfigError, StoreError
 from proxy.logs import get_logger
 from proxy.metrics import Metrics
@@ -50,20 +50,24 @@ Ready = Callable[[str], None]
 log = get_logger()
 
 
-async def serve(config: Config, *, ready: Ready | None = None) -> None:
+def deadline_of(config: Config) -> Deadline:
+    """For `serve`; to be cancelled once the event loop is closed. That waits for threads without a bound, and
+    one may be looking up a name."""
+    return Deadline(config.drain + END_S, kill_all)
+
+
+async def serve(config: Config, deadline: Deadline, *, ready: Ready | None = None) -> None:
     """Serve until SIGTERM, SIGINT or (stdio) the client's end, then drain and return.
 
-    A second signal ends the process at once. Raises ConfigError for the operator's faults: a port in
+    `deadline` runs from the drain on, and is short once all is done; it is the caller's to cancel. A second
+    signal ends the process at once. Raises ConfigError for the operator's faults: a port in
     use, a store that cannot be opened.
     """
     _raise_descriptor_limit()
     clock, metrics = SystemClock(), Metrics()
-    deadline = Deadline(config.drain + END_S, kill_all)
-    try:
-        await _serve(config, clock, metrics, deadline, ready)
-    finally:
-        deadline.cancel()
+    await _serve(config, clock, metrics, deadline, ready)
     log.info("proxy_stopped")
+    deadline.hasten(THREADS_S)
 
 
 async def _serve(

@@ -157,10 +157,14 @@ def check_command(upstream: UpstreamConfig, environ: Mapping[str, str]) -> None:
 def _serve(config: Config) -> None:
     writer = logs.configure(config.log.level, config.log.format)
     try:
-        from proxy.app import serve
+        from proxy.app import deadline_of, serve
 
         _spare_the_collector()
-        anyio.run(partial(serve, config, ready=partial(_announce, config)))
+        deadline = deadline_of(config)
+        try:
+            anyio.run(partial(serve, config, deadline, ready=partial(_announce, config)))
+        finally:
+            deadline.cancel()
     finally:
         writer.close()
     leave_hanging_threads(0)

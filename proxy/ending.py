@@ -26,22 +26,35 @@ class Deadline:
     def __init__(self, seconds: float, last: Callable[[], None]) -> None:
         self._seconds = seconds
         self._last = last
-        self._timer = threading.Timer(seconds, self._end)
-        self._timer.daemon = True
+        self._timer = self._timer_for(seconds)
 
     def begin(self) -> None:
         """Once."""
+        self._timer.start()
+
+    def hasten(self, seconds: float) -> None:
+        """The work is done: so long from now on, for what is left of the process itself."""
+        self._timer.cancel()
+        self._seconds = seconds
+        self._timer = self._timer_for(seconds)
         self._timer.start()
 
     def cancel(self) -> None:
         """Harmless before `begin`."""
         self._timer.cancel()
 
+    def _timer_for(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, self._end)
+        timer.daemon = True
+        return timer
+
     def _end(self) -> None:
-        log.error("shutdown_overran", waited_s=self._seconds)
-        self._last()
-        time.sleep(LAST_WORDS_S)
-        os._exit(0)
+        try:
+            log.error("shutdown_overran", waited_s=self._seconds)
+            self._last()
+            time.sleep(LAST_WORDS_S)
+        finally:  # whatever fails in here: nobody else would end the process
+            os._exit(0)
 
 
 def leave_hanging_threads(exit_code: int) -> None:

@@ -14,6 +14,7 @@ import yaml
 from proxy import __version__
 from proxy.cli import run
 from proxy.config import Config
+from proxy.ending import Deadline
 from proxy.errors import ConfigError
 from proxy.sources import load
 from tests.restored_logging import restored_logging
@@ -34,9 +35,10 @@ class Shell:
         self.out = self.err = ""
         app = ModuleType("proxy.app")
         app.serve = self._serve  # type: ignore[attr-defined]
+        app.deadline_of = lambda config: Deadline(1.0, lambda: None)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "proxy.app", app)
 
-    async def _serve(self, config: Config, *, ready: Callable[[str], None]) -> None:
+    async def _serve(self, config: Config, deadline: Deadline, *, ready: Callable[[str], None]) -> None:
         self.configs.append(config)
         if self.fault:
             raise self.fault

@@ -51,6 +51,37 @@ def test_an_end_in_time_is_nobodys_business() -> None:
     assert (done.returncode, done.stdout) == (0, "left\n")
 
 
+def test_a_last_act_that_fails_does_not_hold_the_process() -> None:
+    done = ended(
+        """
+        def fails():
+            raise RuntimeError
+        Deadline(0.1, fails).begin()
+        hang.start()
+        """
+    )
+    assert done.returncode == 0
+
+
+def test_a_lookup_that_hangs_does_not_hold_the_process() -> None:
+    """I6: the event loop, as it closes, waits for the threads that it lent."""
+    done = ended(
+        """
+        import asyncio, os
+        from proxy import app, cli
+
+        async def serve(*parts):
+            asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+
+        app._serve = serve
+        sys.exit(cli.run(["--listen", "127.0.0.1:0", "--upstream", "http://host.example/mcp"], os.environ))
+        """
+    )
+    assert done.returncode == 0
+    assert "proxy_stopped" in done.stderr
+    assert "shutdown_overran" in done.stderr
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_thread_that_hangs_does_not_hold_the_process(hangs: bool) -> None:
     """As a disk that hangs holds the store's writer."""
