@@ -149,6 +149,10 @@ class UpstreamUnavailable(UpstreamError):
     """The upstream could not be reached or started; nothing was sent."""
 
 
+class ServerGone(UpstreamUnavailable):
+    """The session had ended when the message came to it: another one may take it."""
+
+
 class UpstreamTimeout(UpstreamError):
     """The upstream did not answer within a bound of ours."""
 

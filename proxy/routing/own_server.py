@@ -22,6 +22,7 @@ from proxy.errors import (
     ErrorCode,
     InternalError,
     ProxyError,
+    ServerGone,
     SessionLost,
     UpstreamClosed,
     UpstreamError,
@@ -174,13 +175,22 @@ class OwnServer:
 
     # -- what goes out ------------------------------------------------------------------------------
 
-    async def request(self, request: Request, raw: bytes) -> None:
-        """Send on a request of the client; it is answered in any case."""
+    async def request(self, request: Request, raw: bytes) -> bool:
+        """Send on a request of the client; it is answered in any case, unless this is False: then the server
+        had died, nothing was sent, and another one may take it."""
         sent = self._in_flight.add(request)
         try:
             await self._transport.send(with_values(raw, {"id": b"%d" % sent.id}), call=sent.id)
+        except ServerGone as exc:
+            if self._greeted and self._in_flight.pop(sent.id) is not None:
+                log.info("call_sent_again", reason=exc.message)
+                self._stale = True
+                self._settle(sent)
+                return False
+            self.lost(sent.id, exc)
         except UpstreamError as exc:
             self.lost(sent.id, exc)
+        return True
 
     async def ask(self, method: str, params: bytes | None) -> ResultResponse:
         """A request of our own, whose wait is bounded by the caller. Raises UpstreamError."""

@@ -40,6 +40,7 @@ from proxy.upstream.base import StartListener, Transport
 from proxy.upstream.session import LegacySession
 
 BACK_OFF_S: Final = (0.0, 0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # before the n-th start in a row
+DEAD_SERVERS: Final = 3  # that one request may find; each comes after a longer pause
 STABLE_S: Final = 60.0  # a server that lived this long starts a new count
 SETTINGS_S: Final = 10.0  # for a new server to take level and subscriptions; the client waits meanwhile
 LAST_MESSAGES_S: Final = 5.0  # for the server to take what the client said before it closed
@@ -247,15 +248,19 @@ class Passthrough:
 
     async def _forward(self, message: Message, raw: bytes) -> None:
         if isinstance(message, Request):
-            try:
-                server = await self._server_now(is_new=message.method == names.INITIALIZE)
-            except ProxyError as exc:
-                self._refuse(message, exc)
-                return
-            except anyio.get_cancelled_exc_class():
-                self._refuse(message, UpstreamUnavailable(SHUTTING_DOWN))
-                raise
-            await server.request(message, raw)
+            for _ in range(DEAD_SERVERS):
+                try:
+                    server = await self._server_now(is_new=message.method == names.INITIALIZE)
+                except ProxyError as exc:
+                    self._refuse(message, exc)
+                    return
+                except anyio.get_cancelled_exc_class():
+                    self._refuse(message, UpstreamUnavailable(SHUTTING_DOWN))
+                    raise
+                if await server.request(message, raw):
+                    return
+            fault = f"upstream '{self._name}' dies before it takes the request; nothing was sent"
+            self._refuse(message, UpstreamUnavailable(fault))
         elif self._server is not None and self._server.usable:
             await _tell(self._server, message, raw)
 

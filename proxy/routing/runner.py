@@ -24,6 +24,7 @@ from proxy.eras.to_modern import OF_ANOTHER_ERA, error_code
 from proxy.errors import (
     InternalError,
     ProxyError,
+    ServerGone,
     SessionUnknown,
     StoreError,
     TaskNotFound,
@@ -214,12 +215,13 @@ class Runner:
 
     async def _run(self, call: LiveCall) -> None:
         """Where there is room. A server that was restarted refuses what comes on our old sessions, and runs
-        nothing of it: that is sent again on another one, which is new if no old one is left."""
+        nothing of it; nor does a process that has died by then. That is sent again on another session, which
+        is new if no old one is left."""
         for _ in range(OLD_SESSIONS):
             try:
                 await self._run_on(call, self._place_of(call))
                 return
-            except SessionUnknown as exc:
+            except (SessionUnknown, ServerGone) as exc:
                 if call.place is not None or call.runs_upstream:
                     raise
                 log.info("call_sent_again", reason=exc.message)
@@ -259,7 +261,7 @@ class Runner:
             # A 2025 client gets the very error, as it would have without us.
             urls = url_elicitations.asked_for(call, outcome) if call.place is None else []
             if asked is not None:
-                params = await modern_input.next_params(call, asked)
+                params = call.next_params = await modern_input.next_params(call, asked)
                 if not asked.questions:  # the server only wants to be asked again (MRTR-019)
                     await self._clock.sleep(again_s(attempt))
             elif not urls or not await url_elicitations.visited(call, urls):

@@ -15,7 +15,7 @@ from typing import IO, Final
 
 import anyio
 
-from proxy.errors import UpstreamClosed, UpstreamUnavailable
+from proxy.errors import ServerGone, UpstreamClosed
 from proxy.logs import get_logger
 from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
 
@@ -73,10 +73,10 @@ class Outbox:
         """Return when all of `line` is in the pipe. Waits while the server does not read.
 
         If cancelled, the line is dropped, unless a part of it was written: then `run` finishes it.
-        Raises UpstreamUnavailable if no byte was written, UpstreamClosed if not all were.
+        Raises ServerGone if no byte was written, UpstreamClosed if not all were.
         """
         if not self._open:
-            raise UpstreamUnavailable(f"upstream {self._name!r} takes no messages any more")
+            raise ServerGone(f"upstream {self._name!r} takes no messages any more")
         outgoing = _Outgoing(line)
         self._queue.append(outgoing)
         self._changed.set()
@@ -85,7 +85,7 @@ class Outbox:
         finally:
             outgoing.wanted = False
         if not outgoing.written:
-            raise UpstreamUnavailable(f"upstream {self._name!r} ended before it took the message")
+            raise ServerGone(f"upstream {self._name!r} ended before it took the message")
         if outgoing.written < len(line):
             raise UpstreamClosed(f"upstream {self._name!r} ended in the middle of the message")
 

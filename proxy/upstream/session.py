@@ -25,7 +25,9 @@ from proxy.eras.to_legacy import cancelled_params, lower_name, lower_params, wit
 from proxy.eras.to_modern import MODERN_CODES, ServerInfo, error_code, is_discovered
 from proxy.errors import (
     ErrorCode,
+    ServerGone,
     SessionLost,
+    SessionUnknown,
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
@@ -51,7 +53,7 @@ from proxy.upstream.base import (
     Transport,
 )
 from proxy.upstream.catalogue import Catalogue
-from proxy.upstream.endpoint import UnexpectedStatus
+from proxy.upstream.endpoint import OUTCOME_UNKNOWN, UnexpectedStatus
 from proxy.upstream.inbox import ChangeListener, Inbox
 from proxy.upstream.pending import AskingTools, PendingCall, PendingTable
 from proxy.upstream.posts import Posts
@@ -60,6 +62,7 @@ from proxy.upstream.questions import Questions
 from proxy.upstream.settings import LogLevel, WatchedResources
 
 CLIENT_NAME: Final = "mcp-taskproxy"
+END_TOLD_S: Final = 1.0  # by a transport whose server has gone, once it knows how that came
 ASK_TIMEOUT_S: Final = 10.0  # requests of our own: a server that ignores them must not hold up a call
 
 TakeUp = Callable[[int, str], None]
@@ -462,13 +465,28 @@ class LegacySession:
     # -- what goes out --------------------------------------------------------------------------------
 
     async def _send(self, message: bytes, *, call: int | None = None, headers: Headers = NO_HEADERS) -> None:
+        """Raises UpstreamError; SessionUnknown and ServerGone mean that it ran nowhere."""
         if self._loss is not None:
-            raise self._loss.with_traceback(None)
+            raise self._unsent(self._loss)
         try:
             await self._transport.send(message, call=call, headers=headers)
         except SessionLost:
             self._stale.set()
             raise
+        except ServerGone:
+            with anyio.move_on_after(END_TOLD_S):  # so that nobody else comes here
+                await self._stale.wait()
+            if self._loss is None:
+                raise
+            raise self._unsent(self._loss) from None
+
+    @staticmethod
+    def _unsent(loss: UpstreamError) -> UpstreamError:
+        """What becomes of a message that comes after the end. Of what came before, it may not be known."""
+        if not isinstance(loss, UpstreamClosed):
+            return loss.with_traceback(None)
+        words = f"{loss.message.removesuffix(OUTCOME_UNKNOWN).rstrip('; ')}; the message was not sent"
+        return SessionUnknown(words) if isinstance(loss, SessionLost) else ServerGone(words)
 
     # -- what comes in (base.Receiver) ----------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import anyio
 from anyio.abc import TaskStatus as StartStatus
 from anyio.lowlevel import checkpoint
 
-from proxy.errors import UpstreamClosed, UpstreamProtocolError, UpstreamUnavailable
+from proxy.errors import ServerGone, UpstreamClosed, UpstreamProtocolError, UpstreamUnavailable
 from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Metrics
 from proxy.protocol.envelope import JsonError, check, one_line
@@ -120,10 +120,10 @@ class StdioTransport:
         """See `Transport`. Returns when the whole line is in the pipe; waits while the server does not read.
 
         If cancelled, the message is dropped, unless it was begun: then the rest of it follows.
-        UpstreamUnavailable means that not a byte was written.
+        ServerGone means that not a byte was written; it may come before the receiver is told of the end.
         """
         if self._outbox is None or self._over.is_set():
-            raise UpstreamUnavailable(f"upstream {self._name!r} is not running")
+            raise ServerGone(f"upstream {self._name!r} is not running")
         await self._outbox.send(one_line(message) + b"\n")
 
     def abandon(self, call: int) -> None:

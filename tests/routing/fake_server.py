@@ -17,7 +17,7 @@ from anyio.abc import TaskStatus as StartStatus
 
 from proxy.clock import Pulse
 from proxy.eras.to_modern import ServerInfo
-from proxy.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
+from proxy.errors import ServerGone, UpstreamClosed, UpstreamError, UpstreamUnavailable
 from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition
 
 SESSION: Final = "session-1"
@@ -156,6 +156,10 @@ class Wire:
             return
         if not self.is_open:
             raise self._error
+        if call is not None and self._server.dies_unseen:
+            self._server.dies_unseen = False
+            self.break_off()
+            raise ServerGone("upstream 'fake' is not running")
         if (fault := self._server.send_fault) is not None and call is None:
             raise fault
         parsed = json.loads(message, parse_int=lambda text: int(text) if len(text) < 1_000 else text)
@@ -265,6 +269,7 @@ class FakeServer:
         self.may_start.set()
         self.start_fault: str | None = None
         self.send_fault: UpstreamError | None = None
+        self.dies_unseen = False  # and the next request is the first to learn of it
         self.reads = anyio.Event()
         self.reads.set()
         self._untaken: deque[Call] = deque()

@@ -56,6 +56,21 @@ async def test_a_server_that_knows_no_session_at_all_is_tried_a_few_times() -> N
         assert it.server.calls_seen == OLD_SESSIONS + 1
 
 
+async def test_a_call_that_finds_its_process_dead_runs_in_the_next_one() -> None:
+    """Contract section 9: the call that comes after a death gets a fresh server."""
+    async with bench() as it:
+        it.client().call("first")
+        (await it.server.next_call()).answer()
+        await it.settle()
+        it.server.dies_unseen = True
+        call = it.client().call("x")
+        again = await it.server.next_call()
+        assert again.wire is not it.server.wires[0]
+        again.answer()
+        assert (await call.result())["content"] == TEXT["content"]
+        assert it.server.calls_seen == 2
+
+
 async def test_a_call_whose_session_is_lost_later_may_have_run_and_is_not_sent_again() -> None:
     async with bench() as it:
         call = it.client().call("x")

@@ -18,14 +18,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.eras.attribution import AskingTools
-from proxy.errors import ProxyError, SessionLost, UpstreamClosed, UpstreamError, UpstreamUnavailable
+from proxy.errors import (
+    ProxyError,
+    ServerGone,
+    SessionLost,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamUnavailable,
+)
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import splice
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing import passthrough as module
 from proxy.routing.offers import Channel
 from proxy.routing.own_server import with_values
-from proxy.routing.passthrough import BACK_OFF_S, SETTINGS_S, STABLE_S, Passthrough
+from proxy.routing.passthrough import BACK_OFF_S, DEAD_SERVERS, SETTINGS_S, STABLE_S, Passthrough
 from proxy.upstream.base import NO_HEADERS, Headers
 from proxy.upstream.health import OK, Health
 from tests.manual_clock import ManualClock
@@ -634,6 +641,37 @@ async def test_a_session_that_the_server_forgot_is_replaced(found_by: str) -> No
         await new.asked("b")
         assert old.closed
         assert len(it.answers_to(1)) == (found_by == "a request")
+
+
+async def test_a_request_that_finds_its_server_dead_goes_to_the_next_one() -> None:
+    """Contract section 9; what was in flight on the dead one is lost."""
+    async with client() as it:
+        old = await it.shake_hands()
+        old.ends_when_closed = False
+        await it.ask(1, "a")
+        old.refusal = ServerGone("upstream 'fake' is not running")
+        await it.write(b'{"jsonrpc":"2.0","id":2,"method":"b"}')
+        new = await it.new_server(old)
+        await new.asked("b")
+        assert it.answers_to(1) == []
+        old.die(DIED)
+        await until(lambda: it.answers_to(1))
+        assert it.answers_to(2) == []
+
+
+async def test_a_request_that_finds_one_dead_server_after_the_other_is_refused() -> None:
+    async with client() as it:
+        server = await it.shake_hands()
+        server.refusal = ServerGone("upstream 'fake' is not running")
+        await it.write(b'{"jsonrpc":"2.0","id":2,"method":"b"}')
+        for pause_s in BACK_OFF_S[1:DEAD_SERVERS]:
+            await it.clock.advance(pause_s)
+            server = it.server
+            initialize = await server.asked(names.INITIALIZE)
+            server.refusal = ServerGone("upstream 'fake' is not running")
+            server.answer(initialize, initialize_result())
+        await until(lambda: it.answers_to(2))
+        assert "nothing was sent" in it.answers_to(2)[0]["error"]["message"]
 
 
 # ------------------------------------------------------------------------------------ bounds and end

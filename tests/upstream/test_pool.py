@@ -21,6 +21,7 @@ from structlog.testing import capture_logs
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import (
     ProxyError,
+    ServerGone,
     SessionLost,
     UpstreamClosed,
     UpstreamError,
@@ -622,7 +623,7 @@ async def test_a_call_on_a_session_that_dies_fails_and_the_next_gets_a_new_one()
         b.servers[0].ends_when_closed = False
         with capture_logs() as logs:
             b.servers[0].lose_all(DIED)
-            with pytest.raises(UpstreamClosed):
+            with pytest.raises(ServerGone):
                 await session.call("tools/call", b'{"name":"x"}', Listener("x"), want_progress=False)
             assert await b.lease().got() is not session
         assert [e["reason"] for e in logs if e["event"] == "upstream_lost"] == [DIED.message]

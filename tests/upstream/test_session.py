@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from proxy.errors import (
+    ServerGone,
     SessionLost,
     UpstreamClosed,
     UpstreamError,
@@ -537,12 +538,35 @@ async def test_a_session_that_is_being_cleaned_up_takes_nothing_more() -> None:
         before = len(talk.server.sent)
         assert not talk.session.is_alive
         assert talk.session.loss is DIED
-        with pytest.raises(UpstreamClosed, match="exited"):
+        with pytest.raises(ServerGone, match=r"'fake' exited; the message was not sent$"):
             await talk.session.call("tools/call", b'{"name":"x"}', Listener("x"), want_progress=False)
-        with pytest.raises(UpstreamClosed):
+        with pytest.raises(ServerGone):
             await talk.session.watch_resource("file:///a")
         await talk.session.ensure_log_level("debug")
         assert len(talk.server.sent) == before
+
+
+async def test_what_comes_to_a_dead_server_waits_until_nobody_else_is_sent_there() -> None:
+    """Its transport knows that it has died before it knows how, and says so a little later."""
+    async with conversation() as talk:
+        talk.server.refusal = ServerGone("upstream 'fake' is not running")
+        fault: list[UpstreamError] = []
+
+        async def call() -> None:
+            try:
+                await talk.session.call("tools/call", b'{"name":"x"}', Listener("x"), want_progress=False)
+            except UpstreamError as exc:
+                fault.append(exc)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await settle()
+            assert fault == []
+            talk.server.lose_all(DIED)
+        assert not talk.session.is_alive
+        assert [(type(one), one.message) for one in fault] == [
+            (ServerGone, "upstream 'fake' exited; the message was not sent")
+        ]
 
 
 async def test_a_lost_session_takes_no_new_calls_but_those_in_flight_may_end_well() -> None:

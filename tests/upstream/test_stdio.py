@@ -17,7 +17,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.errors import UpstreamClosed, UpstreamError, UpstreamUnavailable
+from proxy.errors import ServerGone, UpstreamClosed, UpstreamError, UpstreamUnavailable
 from proxy.metrics import Metrics
 from proxy.protocol.envelope import JsonError, check
 from proxy.upstream import pipes
@@ -362,7 +362,7 @@ async def test_an_end_of_its_own_is_told_at_once_with_its_cause(
         assert isinstance(loss, UpstreamClosed)
         assert loss.message == f"upstream 'search' {told}"
         assert server.inbox.messages == before
-        with pytest.raises(UpstreamUnavailable, match="is not running"):
+        with pytest.raises(ServerGone, match="is not running"):
             await server.transport.send(b"late")
 
 
