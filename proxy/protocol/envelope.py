@@ -51,6 +51,7 @@ MAX_PARTS: Final = 100_000
 """Members of one object, or elements of one array, that are taken apart: each costs some hundred bytes."""
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}|\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_NO_SURROGATE: Final = rb"\\u0041"
 _DELTA: Final = tuple(1 if c in b"[{" else -1 for c in range(256))
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -98,7 +99,7 @@ def _check_without_surrogates(raw: bytes) -> None:
     """msgspec's verdict but for surrogate escapes. In place of each stands another of the same length; where
     that was no escape, since a backslash stands before it, the text is as valid as it was."""
     try:
-        msgspec.json.decode(_SURROGATE.sub(rb"\\u0041", raw), type=msgspec.Raw)
+        msgspec.json.decode(_SURROGATE.sub(_NO_SURROGATE, raw), type=msgspec.Raw)
     except msgspec.DecodeError as exc:
         raise JsonError(str(exc)) from exc
     except RecursionError as exc:
@@ -167,13 +168,16 @@ def members(raw: bytes) -> list[Member]:
         raise JsonError("not an object")
     at = _skip_space(raw, at + 1)
     found: list[Member] = []
+    lengths = _Lengths.of(raw) if len(raw) > _JUDGED_WHOLE else None
     while raw[at : at + 1] != b"}":
         key = _STRING.match(raw, at)
         if key is None:
             raise JsonError(f"no member name at byte {at}")
         colon = _skip_space(raw, key.end())
         value_start = _skip_space(raw, colon + 1)
-        end = _value_end(raw, value_start)
+        end = lengths.end_of(key, value_start) if lengths is not None else None
+        if end is None:
+            end = _value_end(raw, value_start)
         found.append(Member(decode_string(key.group()), at, value_start, end))
         if len(found) > MAX_PARTS:
             raise _too_many("members in one object")
@@ -224,11 +228,11 @@ def _decoded_counting(raw: bytes) -> Mapping[str, msgspec.Raw]:
 
     try:
         decoded = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=counted).decode(raw)
+        return dict[str, msgspec.Raw](decoded.items())
     except msgspec.DecodeError:
         if count > MAX_PARTS:
             raise _too_many("members in one object") from None
         raise
-    return decoded
 
 
 def _too_many(what: str) -> JsonError:
@@ -243,6 +247,34 @@ def _placed(values: Mapping[str, msgspec.Raw]) -> Iterator[Member]:
         end = value_start + len(value)
         yield Member(key, start, value_start, end)
         start = end + 1
+
+
+class _Lengths:
+    """How long the members of a large object are, as msgspec sees them: to walk over each takes ten times as
+    long. `plain` is the object with other escapes in the place of surrogates (see `check`)."""
+
+    def __init__(self, plain: bytes, values: Mapping[str, msgspec.Raw]) -> None:
+        self._plain = plain
+        self._values = {key: bytes(value) for key, value in values.items()}
+
+    @classmethod
+    def of(cls, raw: bytes) -> _Lengths | None:
+        """None if msgspec cannot say. Raises JsonError if the members are too many."""
+        plain = _SURROGATE.sub(_NO_SURROGATE, raw) if b"\\u" in raw else raw
+        try:
+            return cls(plain, _decoded_counting(plain))
+        except (msgspec.DecodeError, RecursionError):
+            return None
+
+    def end_of(self, key: re.Match[bytes], start: int) -> int | None:
+        """Where the value at `start` ends; None if that is not sure: of a key that stands twice, the last
+        value is known."""
+        value = self._values.get(decode_string(self._plain[key.start() : key.end()]))
+        if value is None or not self._plain.startswith(value, start):
+            return None
+        end = start + len(value)
+        after = _skip_space(self._plain, end)
+        return end if self._plain[after : after + 1] in (b",", b"}") else None
 
 
 def elements(raw: bytes) -> list[bytes]:

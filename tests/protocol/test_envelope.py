@@ -396,6 +396,53 @@ def test_an_object_is_taken_apart_up_to_so_many_members(
             take_apart(text(51))
 
 
+@given(objects(values), spaces)
+def test_the_members_of_a_large_object_are_those_of_a_small_one(
+    made: tuple[bytes, list[tuple[bytes, bytes]]], space: bytes
+) -> None:
+    """However it is written, whatever stands twice in it."""
+    raw, expected = made
+    small = members(space + raw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(envelope, "_JUDGED_WHOLE", 0)
+        patch.setattr(envelope, "_compact", lambda raw: None)
+        assert members(space + raw) == small
+    assert len(small) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"a":[1],"a":[1,2]}',
+        b'{"a":1,"a":12}',
+        b'{"a":12,"a":1}',
+        b'{"a" : 1 , "a" : 1 }',
+        b'{"\\ud800":1,"A":2}',
+        b'{"\\ud800":"\\ud800","x":"\\\\ud800"}',
+        b'{"a":"\\ud83d\\ude00","b":{}}',
+        b'{"a":{"a":1},"a":{"a":1}}',
+    ],
+)
+def test_what_could_mislead_the_lengths_does_not(raw: bytes) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(envelope, "_compact", lambda raw: None)
+        small = members(raw)
+        patch.setattr(envelope, "_JUDGED_WHOLE", 0)
+        assert members(raw) == small
+
+
+@pytest.mark.parametrize("name", [b'"nap"', b'"\\ud800"', b'"x","\\ud800":1', b'"x","name":"y"'])
+def test_a_large_object_that_is_not_compact_is_taken_apart_in_time(name: bytes) -> None:
+    """SEC-003: also where one key stands very often, and its last value is large."""
+    rows = b"[" + b'{"id": 1, "tags": ["a"]},' * 400_000 + b"{}]"
+    began = time.process_time()
+    found = members(b'{"name": ' + name + b', "arguments": ' + rows + b', "a": 1}')
+    assert found[-2].key == "arguments"
+    often = members(b"{" + b'"a": 1,' * 50_000 + b'"a": ' + rows + b"}")
+    assert len(often) == 50_001
+    assert time.process_time() - began < SECONDS
+
+
 def test_an_array_is_taken_apart_up_to_so_many_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     """SEC-003."""
     monkeypatch.setattr(envelope, "MAX_PARTS", 50)
