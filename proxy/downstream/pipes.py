@@ -21,13 +21,15 @@ from anyio import from_thread
 from anyio.lowlevel import EventLoopToken, current_token
 from anyio.streams.memory import MemoryObjectSendStream
 
-from proxy.clock import Pulse
+from proxy.clock import Clock, Pulse, SystemClock
 from proxy.logs import get_logger
 from proxy.protocol.envelope import one_line
 
 CHUNK_BYTES: Final = 64 * 1024
 READ_AHEAD: Final = 2  # chunks
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024  # behind a client that has stopped reading; then it is given up
+STOPPED_S: Final = 10.0  # a client that takes nothing for so long has; one at work between two reads has not
+MOST_UNREAD: Final = 4  # times that, or the largest message that waits: for one that reads, but too slowly
 ROOM_BYTES: Final = 1024 * 1024  # further behind than this, what can wait should wait
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -68,10 +70,13 @@ def _pump(
 class LineWriter:
     """Messages to `fd`, one a line, in the order they were given. `run` must be running."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, clock: Clock | None = None) -> None:
         self._fd = fd
+        self._clock = SystemClock() if clock is None else clock
         self._lines: SimpleQueue[bytes | None] = SimpleQueue()
-        self._unwritten = 0
+        self._given = self._taken = 0  # bytes; the second and the next belong to the thread that writes
+        self._taken_at = self._clock.monotonic()
+        self._largest = 0  # of what waits, in bytes
         self._progress = Pulse()
         self.wrote = False  # the client may have read something
         self.broken = anyio.Event()
@@ -81,13 +86,28 @@ class LineWriter:
         """Queue one message. A client that is too far behind, or gone, is `broken`."""
         if self.broken.is_set():
             return
-        if self._unwritten > MAX_UNREAD_BYTES:
+        if not self._unwritten:
+            self._taken_at, self._largest = self._clock.monotonic(), 0
+        if self._is_too_far_behind():
             log.warning("client_not_reading", queued=self._unwritten)
             self._break()
             return
         line = one_line(message) + b"\n"
-        self._unwritten += len(line)
+        self._given += len(line)
+        self._largest = max(self._largest, len(line))
         self._lines.put(line)
+
+    @property
+    def _unwritten(self) -> int:
+        return self._given - self._taken
+
+    def _is_too_far_behind(self) -> bool:
+        """A few large answers are much at once, and no reason to give up a client that reads them."""
+        unwritten = self._unwritten
+        if unwritten <= MAX_UNREAD_BYTES:
+            return False
+        has_stopped = self._clock.monotonic() - self._taken_at >= STOPPED_S
+        return has_stopped or unwritten > MOST_UNREAD * max(MAX_UNREAD_BYTES, self._largest)
 
     async def room(self) -> None:
         """Wait until the client has read most of what it was sent, or is `broken`."""
@@ -117,15 +137,27 @@ class LineWriter:
         with suppress(RuntimeError):  # the event loop has ended
             try:
                 while (line := self._lines.get()) is not None:
-                    _write_all(self._fd, line)
-                    from_thread.run_sync(self._wrote, len(line), token=token)
+                    self._write_line(line)
+                    from_thread.run_sync(self._wrote, token=token)
             except OSError:
                 from_thread.run_sync(self._break, token=token)
             from_thread.run_sync(self.done.set, token=token)
 
-    def _wrote(self, count: int) -> None:
+    def _write_line(self, line: bytes) -> None:
+        """In pieces: a write returns only once all of it was taken."""
+        view = memoryview(line)
+        while view:
+            try:
+                count = os.write(self._fd, view[:CHUNK_BYTES])
+            except BlockingIOError:
+                select.select([], [self._fd], [])
+                continue
+            view = view[count:]
+            self._taken += count
+            self._taken_at = self._clock.monotonic()
+
+    def _wrote(self) -> None:
         self.wrote = True
-        self._unwritten -= count
         self._progress.beat()
 
     def _break(self) -> None:
@@ -141,12 +173,3 @@ def _read(fd: int) -> bytes:
             return os.read(fd, CHUNK_BYTES)
         except BlockingIOError:
             select.select([fd], [], [])
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            select.select([], [fd], [])

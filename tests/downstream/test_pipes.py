@@ -15,8 +15,10 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
+from proxy.clock import Clock
 from proxy.downstream import pipes
-from proxy.downstream.pipes import LineWriter, read_chunks
+from proxy.downstream.pipes import MOST_UNREAD, STOPPED_S, LineWriter, read_chunks
+from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -67,8 +69,8 @@ def pipe() -> Iterator[Pipe]:
 
 
 @asynccontextmanager
-async def writing(fd: int) -> AsyncIterator[LineWriter]:
-    writer = LineWriter(fd)
+async def writing(fd: int, clock: Clock | None = None) -> AsyncIterator[LineWriter]:
+    writer = LineWriter(fd, clock)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
@@ -121,12 +123,45 @@ async def test_a_client_that_does_not_read_is_given_up_at_the_bound(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipes, "MAX_UNREAD_BYTES", 1_000_000)
-    async with writing(pipe.write_end) as writer:
-        for _ in range(10):
+    clock = ManualClock()
+    async with writing(pipe.write_end, clock) as writer:
+        for _ in range(11):
             writer.send(b"x" * 100_000)
-            assert not writer.broken.is_set()
+        await clock.advance(STOPPED_S)
+        assert not writer.broken.is_set()
         writer.send(b"x")
         assert writer.broken.is_set()
+
+
+async def test_a_client_that_reads_however_slowly_is_not_given_up_in_the_middle_of_an_answer(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: that large answers wait for it, is not its fault; that it takes nothing for a while is."""
+    monkeypatch.setattr(pipes, "MAX_UNREAD_BYTES", 1_000_000)
+    clock = ManualClock()
+    async with writing(pipe.write_end, clock) as writer:
+        writer.send(b"x" * 2_000_000)
+        for _ in range(3):
+            await clock.advance(STOPPED_S)
+            await pipe.read(4 * PIPE_HOLDS)  # so some of it was written after the clock was moved
+            writer.send(b"{}")
+            assert not writer.broken.is_set()
+        await clock.advance(STOPPED_S)
+        writer.send(b"{}")
+        assert writer.broken.is_set()
+
+
+async def test_a_client_is_given_up_once_it_is_a_few_times_the_bound_behind(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: no time passes here."""
+    monkeypatch.setattr(pipes, "MAX_UNREAD_BYTES", 1_000)
+    async with writing(pipe.write_end, ManualClock()) as writer:
+        sent = 0
+        while not writer.broken.is_set():
+            writer.send(b"x" * 999_999)
+            sent += 1
+        assert sent == MOST_UNREAD + 2  # the pipe holds some, and the last one was not taken
 
 
 async def test_one_message_over_the_bound_is_no_reason_to_give_up(
