@@ -84,6 +84,10 @@ class Outbox:
             await outgoing.settled.wait()
         finally:
             outgoing.wanted = False
+            if (
+                not outgoing.settled.is_set() and outgoing in self._queue
+            ):  # a server may read nothing for long
+                self._queue.remove(outgoing)
         if not outgoing.written:
             raise ServerGone(f"upstream {self._name!r} ended before it took the message")
         if outgoing.written < len(line):
@@ -119,12 +123,10 @@ class Outbox:
         self._writing.cancel()
 
     async def _next(self) -> _Outgoing | None:
-        """The next line that somebody waits for; None after `finish` and the last of them."""
+        """The next line; None after `finish` and the last of them."""
         while True:
-            while self._queue:
-                outgoing = self._queue.popleft()
-                if outgoing.wanted:
-                    return outgoing
+            if self._queue:
+                return self._queue.popleft()
             if not self._open:
                 return None
             self._changed = anyio.Event()

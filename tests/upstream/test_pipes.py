@@ -117,6 +117,22 @@ async def test_a_cancelled_line_is_finished_if_it_was_begun_and_dropped_if_not(s
     assert wanted.sent
 
 
+async def test_nothing_is_kept_of_lines_that_nobody_waits_for(server: Server) -> None:
+    """F33: a server may read nothing for minutes, and callers come and go meanwhile."""
+    begun, first, second, third = (Sender(server, line) for line in (BIG, BIG, b"2\n", BIG))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.write)
+        for sender in (begun, first, second, third):
+            tasks.start_soon(sender.send)
+            await anyio.wait_all_tasks_blocked()
+        for sender in (begun, first, third):
+            sender.scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert repr(server.outbox) == "<Outbox 'search' open, 1 waiting>"
+        server.outbox.finish()
+        assert await server.read_all() == BIG + b"2\n"
+
+
 async def test_a_line_cancelled_before_its_first_byte_found_room_is_dropped(server: Server) -> None:
     full = os.write(server.stdin.fileno(), BIG)
     sender = Sender(server, b"waiting\n")
