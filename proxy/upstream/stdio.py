@@ -225,6 +225,7 @@ class StdioTransport:
                         self._lose_answered(answered_at_beginning(head))
                         self._id_may_follow = may_answer_at_end(head)
                     else:
+                        self._id_may_follow = False
                         self._skip_noise(head)
                 case Tail(text):
                     if self._id_may_follow:

@@ -219,6 +219,17 @@ async def test_the_call_that_a_line_over_the_limit_answers_is_lost(
     assert server.inbox.lost_calls == lost
 
 
+async def test_what_ends_noise_over_the_limit_is_noise_also_after_an_answer_over_it(serve: Serve) -> None:
+    """F34."""
+    print_all = (
+        "import sys; long = 'x' * 200_000; print('{\"result\":\"' + long + '\",\"id\":1}');"
+        " print('dump ' + long + '\",\"id\":7}'); print('{}', flush=True); sys.stdin.read()"
+    )
+    async with serve([sys.executable, "-c", print_all], max_bytes=100_000) as server:
+        await server.inbox.first(1)
+    assert server.inbox.lost_calls == [(1, OVER_THE_LIMIT)]
+
+
 async def test_the_last_message_needs_no_line_end(serve: Serve) -> None:
     """F33."""
     async with serve(script("dying", "unfinished")) as server:
