@@ -23,7 +23,7 @@ from proxy.stores.records import HEADER_SIZE, DamagedData, pack, stand_in, unpac
 
 RESULTS_NAME: Final = "results"
 _AT_ONCE_BYTES: Final = PIECE_BYTES
-_CHECK_NAME: Final = "check"
+_CHECK: Final = re.compile(r"check(-[0-9a-f]{16})?\Z")  # earlier versions left off the number
 _SET_ASIDE: Final = ".damaged"
 _PART_CHARS: Final = 32
 _NAME: Final = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}\Z")
@@ -104,7 +104,7 @@ class ResultFiles:
 
     def remove_strays(self, names: list[str], named: Collection[str], untouchable: Collection[str]) -> None:
         """As `Place.sweep`."""
-        for name in _strays(names, named, untouchable):
+        for name in (*_strays(names, named, untouchable), *filter(_CHECK.match, names)):
             self.remove(name)
 
     def set_strays_aside(
@@ -118,10 +118,10 @@ class ResultFiles:
             sync_directory(self._directory)
 
     def try_write(self) -> None:
-        """Write a small file and remove it again. Raises OSError."""
-        self.remove(_CHECK_NAME)
-        self.write(_CHECK_NAME, b"")
-        self.remove(_CHECK_NAME)
+        """Write a small file and remove it again; several may do so at once. Raises OSError."""
+        name = f"check-{secrets.token_hex(8)}"
+        self.write(name, b"")
+        self.remove(name)
 
 
 def _strays(names: list[str], named: Collection[str], untouchable: Collection[str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import stat
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,12 +18,14 @@ import pytest
 from anyio import to_thread
 
 from proxy.errors import StoreError, TaskConflict, TaskNotFound
+from proxy.stores import results
 from proxy.stores.changes import RESULT_IN_ROW_MAX
 from proxy.stores.disk import DiskStore
-from proxy.stores.records import FORMAT, seal
+from proxy.stores.encryption import Keys
+from proxy.stores.records import FORMAT, pack, seal
 from proxy.stores.results import ResultFiles, new_name
 from tests.manual_clock import ManualClock
-from tests.stores.disks import LARGE, Gate, on_disk, opened, sql
+from tests.stores.disks import LARGE, Gate, on_disk, opened, result_files, sql
 from tests.stores.records import (
     RESULT,
     TTL_MS,
@@ -169,3 +172,32 @@ async def test_a_task_of_a_newer_version_is_refused_and_kept(directory: Path, cl
         await clock.advance(TTL_MS)
         await store.expire()
     assert sql(directory, "SELECT value FROM Cache") == [(sealed,)]
+
+
+async def test_checks_at_once_do_not_disturb_each_other(
+    store: DiskStore, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two readiness probes: the second writes while the first does."""
+    files = ResultFiles(directory, synced=False)
+
+    disturbed = False
+
+    def meanwhile(content: bytes, place: bytes, keys: Keys) -> Sequence[bytes | memoryview]:
+        nonlocal disturbed
+        disturbed = True
+        monkeypatch.setattr(results, "pack", pack)
+        files.try_write()
+        return pack(content, place, keys)
+
+    monkeypatch.setattr(results, "pack", meanwhile)
+    files.try_write()
+    assert disturbed
+    assert result_files(directory) == []
+
+
+async def test_what_a_killed_check_left_is_swept(store: DiskStore, directory: Path) -> None:
+    for name in ("check", f"check-{'0' * 16}"):
+        (directory / "results" / name).touch()
+    (directory / "results" / "check-list").touch()
+    await store.expire()
+    assert result_files(directory) == ["check-list"]
