@@ -168,6 +168,8 @@ def _lock(path: Path) -> int:
     descriptor = _lock_file(path / LOCK_NAME)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _still_stands(path / LOCK_NAME, descriptor):
+            raise BlockingIOError  # whoever held it has removed it, and perhaps all else
         with suppress(OSError):  # a full disk does not take it
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -181,6 +183,13 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _still_stands(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _lock_file(path: Path) -> int:
