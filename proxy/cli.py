@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -35,6 +36,7 @@ YOUNG_OBJECTS: Final = (
     10_000  # some megabytes at most; Python's 700 are less than a few requests at once have
 )
 MASK: Final = "***"
+_OPTION: Final = re.compile(r"-\w|--\w[\w-]*")
 
 EXIT_OURS: Final = 1
 EXIT_OPERATOR: Final = 2
@@ -127,6 +129,9 @@ def effective(config: Config) -> str:
     settings = config.model_dump(mode="json")
     upstream = settings["upstream"]
     upstream["env"] = dict.fromkeys(upstream["env"], MASK)
+    if upstream["command"] is not None:
+        program, *words = upstream["command"]
+        upstream["command"] = [program, *map(_masked, words)]
     if upstream["url"] is not None:
         url = urlsplit(upstream["url"])
         upstream["url"] = url._replace(query=MASK if url.query else "").geturl()
@@ -137,6 +142,14 @@ def effective(config: Config) -> str:
     encryption = settings["store"]["encryption"]
     encryption["keys"] = [MASK for _ in encryption["keys"]]
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+
+
+def _masked(word: str) -> str:
+    """Of a server's arguments, the names of options: what else stands there may be their values."""
+    option, gives_value, _ = word.partition("=")
+    if not _OPTION.fullmatch(option):
+        return MASK
+    return f"{option}={MASK}" if gives_value else option
 
 
 def check_command(upstream: UpstreamConfig, environ: Mapping[str, str]) -> None:
@@ -151,7 +164,8 @@ def check_command(upstream: UpstreamConfig, environ: Mapping[str, str]) -> None:
     else:
         found = shutil.which(program, path=upstream.env.get("PATH", environ.get("PATH")))
     if found is None:
-        raise ConfigError(f"upstream.command: no program {program!r} that can be run")
+        shown = program.split()[0] + " …" if len(program.split()) > 1 else program  # arguments may be secret
+        raise ConfigError(f"upstream.command: no program {shown!r} that can be run")
 
 
 def _serve(config: Config) -> None:

@@ -20,6 +20,8 @@ Location: TypeAlias = tuple[int | str, ...]
 
 _SHOWN_CHARS: Final = 60  # the line must stay one
 _SECRET: Final[tuple[KeyPath, ...]] = (
+    ("upstream", "command"),
+    ("upstream", "url"),
     ("upstream", "env"),
     ("auth", "upstream", "headers"),
     ("auth", "upstream", "client_secret"),
@@ -77,6 +79,8 @@ def shown(value: object) -> str:
             return str(value)
         case str() if "@" in value:  # a URL may hold credentials
             return "text with an @ in it"
+        case str() if "?" in value and not value.endswith("?…"):  # so may its query
+            return shown(value.partition("?")[0] + "?…")
         case str():
             return repr(value if len(value) <= _SHOWN_CHARS else value[:_SHOWN_CHARS] + "…")
         case list() | tuple():

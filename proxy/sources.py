@@ -40,7 +40,10 @@ FLAGS: Final[Mapping[str, KeyPath]] = {
 _NEVER_EMPTY: Final = "MCP_TASKPROXY_STORE__ENCRYPTION__KEYS"
 """Where that is most likely the work of a secret that was not found, and nobody would notice."""
 
-_OTHER_KIND: Final[Mapping[str, str]] = {"command": "url", "url": "command"}
+_OF_THE_OTHER_KIND: Final[Mapping[str, tuple[str, ...]]] = {
+    "command": ("url", "endpoint_prefix"),
+    "url": ("command", "env", "cwd"),
+}
 
 # What Kubernetes puts into a pod beside a Service that bears our name; nobody set it for us.
 _SERVICE_LINK: Final = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?")
@@ -98,11 +101,13 @@ def state_directory(upstream: UpstreamConfig, environ: Mapping[str, str]) -> Pat
 
 
 def _forget_the_other_kind(merged: dict[str, Any], layer: list[Setting]) -> None:
-    """A later source that gives the URL replaces an earlier one's command, and the other way round."""
+    """A later source that gives the URL replaces an earlier one's command and what belongs to that, and the
+    other way round."""
     given = {s.path[1] for s in layer if s.path[0] == "upstream" and len(s.path) == 2 and s.value is not None}
-    kinds = given & _OTHER_KIND.keys()
+    kinds = given & _OF_THE_OTHER_KIND.keys()
     if len(kinds) == 1 and isinstance(merged["upstream"], dict):
-        merged["upstream"].pop(_OTHER_KIND[kinds.pop()], None)
+        for key in _OF_THE_OTHER_KIND[kinds.pop()]:
+            merged["upstream"].pop(key, None)
 
 
 def _put(merged: dict[str, Any], setting: Setting) -> None:

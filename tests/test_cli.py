@@ -145,6 +145,10 @@ def test_check_config_hides_what_may_be_secret(shell: Shell, tmp_path: Path) -> 
     assert yaml.safe_load(shell.out)["upstream"]["env"] == {"API_KEY": "***"}
     assert shell("check-config", *LISTEN, "--upstream", "http://h/mcp?key=s3cret") == 0
     assert yaml.safe_load(shell.out)["upstream"]["url"] == "http://h/mcp?***"
+    words = ("x", "-y", "--api-key", "s3cret", "--api-key=s3cret", "-ks3cret", "API_KEY=s3cret", "s3cret")
+    assert shell("check-config", *LISTEN, "--", *words) == 0
+    shown = ["x", "-y", "--api-key", "***", "--api-key=***", "***", "***", "***"]
+    assert yaml.safe_load(shell.out)["upstream"]["command"] == shown
 
 
 def test_check_config_complains_as_a_start_would(shell: Shell) -> None:

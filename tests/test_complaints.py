@@ -76,7 +76,7 @@ NEED_SECTION = "a section is needed: the keys that belong here, each with its va
         ("path: /healthz/", "path: found '/healthz/'; that path is taken by the health checks"),
         ("public_url: mcp.example", "public_url: found 'mcp.example'; an http:// or https:// URL is needed"),
         ("public_url: 'http://h:x/'", "public_url: found 'http://h:x/'; that is not a URL"),
-        ("public_url: 'http://h/?a'", "public_url: found 'http://h/?a'; a URL without ? is needed"),
+        ("public_url: 'http://h/?a'", "public_url: found 'http://h/?…'; a URL without ? is needed"),
         ("public_url: 'http://h/#a'", "public_url: found 'http://h/#a'; a URL without # is needed"),
         (
             "allowed_origins: ['https://a.example/x']",
@@ -118,18 +118,17 @@ def test_the_line_names_file_key_value_and_cure(tmp_path: Path, text: str, line:
     [
         (
             {"command": "npx some-server"},
-            "upstream.command: found 'npx some-server';"
-            " the command is a list of its words, such as [npx, -y, some-server]",
+            "upstream.command: found str; the command is a list of its words, such as [npx, -y, some-server]",
         ),
         (5, f"upstream: found 5; {NEED_SECTION}"),
         ({"command": []}, "upstream.command: the command has no words"),
-        ({"command": [1]}, f"upstream.command[0]: found 1; {NEED_TEXT}"),
+        ({"command": [1]}, f"upstream.command[0]: found int; {NEED_TEXT}"),
         (
             {"command": ["x"], "url": "http://h"},
             "upstream: command and url are both given; an upstream has one of them",
         ),
         ({"url": "http://h", "cwd": "/"}, "upstream: env and cwd are for a command; this upstream has a url"),
-        ({"url": "ftp://h"}, "upstream.url: found 'ftp://h'; an http:// or https:// URL is needed"),
+        ({"url": "ftp://h"}, "upstream.url: found str; an http:// or https:// URL is needed"),
     ],
 )
 def test_the_line_about_an_upstream(tmp_path: Path, upstream: object, line: str) -> None:
@@ -151,6 +150,11 @@ def test_the_line_names_the_flag_or_the_variable(tmp_path: Path) -> None:
 def test_secrets_are_not_repeated(tmp_path: Path) -> None:
     for settings in (
         {"upstream": {"url": "http://me:s3cret@h/mcp"}},
+        {"upstream": {"url": "htps://h/s3cret/mcp?api_key=s3cret"}},
+        {"upstream": {"url": "https://h/mcp?api_key=s3cret#x"}},
+        {"upstream": {"command": "server --api-key=s3cret"}},
+        {"upstream": {"command": ["server", ["s3cret"]]}},
+        {"upstream": {"command": ["server"]}, "public_url": "htps://h/?api_key=s3cret"},
         {"upstream": {"command": ["x"], "env": {"KEY": ["s3cret"]}}},
         {"store": {"url": "postgres://me:s3cret@h"}},
     ):

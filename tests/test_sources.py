@@ -80,6 +80,17 @@ def test_a_later_upstream_replaces_one_of_the_other_kind(operator: Operator) -> 
     assert (by_variable.upstream.command, by_variable.upstream.url) == (("a", "b"), None)
 
 
+def test_what_belongs_to_the_other_kind_goes_with_it(operator: Operator) -> None:
+    """Contract section 11: the flags win."""
+    of_command = "upstream: {command: [server], env: {A: b}, cwd: /, era: legacy}"
+    by_flag = operator.load(of_command, HERE, {"--upstream": "http://h/mcp"}).upstream
+    assert (by_flag.url, by_flag.env, by_flag.cwd, by_flag.era) == ("http://h/mcp", {}, None, "legacy")
+    of_url = "upstream: {url: 'http://h/mcp', endpoint_prefix: /x}"
+    assert operator.load(of_url, {}, COMMAND).upstream.endpoint_prefix is None
+    assert operator.load("upstream: {env: {A: b}}", {}, COMMAND).upstream.env == {"A": "b"}
+    assert "env and cwd" in operator.fault("upstream: {url: 'http://h/mcp', env: {A: b}}", {}, {})
+
+
 def test_two_upstreams_from_one_source_are_refused(operator: Operator) -> None:
     assert "both given" in operator.fault(None, HERE, {**COMMAND, "--upstream": "http://h/mcp"})
 
@@ -144,9 +155,12 @@ def test_a_misspelt_variable_is_an_error_that_names_the_nearest(operator: Operat
 
 
 def test_a_list_that_is_no_yaml_is_an_error(operator: Operator) -> None:
-    assert operator.fault(None, {**HERE, "MCP_TASKPROXY_UPSTREAM__COMMAND": "[a"}).startswith(
-        "MCP_TASKPROXY_UPSTREAM__COMMAND: line 1, column 3: "
+    assert operator.fault(None, {**HERE, "MCP_TASKPROXY_ALLOWED_HOSTS": "[a"}, COMMAND).startswith(
+        "MCP_TASKPROXY_ALLOWED_HOSTS: line 1, column 3: "
     )
+    words = "[server, *s3cret]"  # an alias, of which YAML's words would tell the name
+    fault = operator.fault(None, {**HERE, "MCP_TASKPROXY_UPSTREAM__COMMAND": words})
+    assert fault == "MCP_TASKPROXY_UPSTREAM__COMMAND: not YAML"
 
 
 # The file.
