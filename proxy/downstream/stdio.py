@@ -116,9 +116,10 @@ class _Lines:
     def is_open(self) -> bool:
         return self.listens and not self._writer.broken.is_set()
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes) -> bool:
         if self.listens:
             self._writer.send(message)
+        return self.is_open
 
 
 class StdioEndpoint:

@@ -33,8 +33,9 @@ class Channel(Protocol):
         """Whether somebody reads it, as far as is known."""
         ...
 
-    def send(self, message: bytes) -> None:
-        """Tell one JSON-RPC message. Does not block; nothing happens where nobody reads."""
+    def send(self, message: bytes) -> bool:
+        """Tell one JSON-RPC message. Does not block. Whether it was taken: it is not where nobody reads, or
+        the reader is too far behind."""
         ...
 
 
@@ -82,15 +83,16 @@ class Offers:
                 self._open[key] = _Offer(request)
 
     def send_on(self, channels_for: Callable[[InputRequest], Iterable[Channel]]) -> None:
-        """Send what waits, each question on the first open one of the channels that it may go on."""
+        """Send what waits, each question on the first of the channels that it may go on and that takes it."""
         for offer in self._open.values():
             if not offer.waits:
                 continue
-            channel = next((c for c in channels_for(offer.request) if c.is_open), None)
-            if channel is not None:
-                offer.channel = channel
-                offer.ids.append(ID_PREFIX + secrets.token_urlsafe(_ID_BYTES))
-                channel.send(self._message(offer))
+            rid = ID_PREFIX + secrets.token_urlsafe(_ID_BYTES)
+            message = self._message(offer.request, rid)
+            channels = channels_for(offer.request)
+            offer.channel = next((c for c in channels if c.is_open and c.send(message)), None)
+            if offer.channel is not None:
+                offer.ids.append(rid)
 
     def take(self, rid: str) -> str | None:
         """The key of the question that an answer to the request `rid` is for; None if it was answered
@@ -120,8 +122,7 @@ class Offers:
             related = with_related_task(params, self._task_id)
             offer.channel.send(jsonrpc.notification(names.CANCELLED, related))
 
-    def _message(self, offer: _Offer) -> bytes:
-        request, rid = offer.request, offer.ids[-1]
+    def _message(self, request: InputRequest, rid: str) -> bytes:
         asked = request.as_asked if request.as_asked is not None else request.params
         params = with_related_task(asked, self._task_id)
         return jsonrpc.request(RequestId(dumps(rid), rid), request.method, params)

@@ -40,10 +40,12 @@ class StreamChannel:
     def is_open(self) -> bool:
         return not self._stream.ended.is_set()
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes) -> bool:
         """A client that is too far behind is given up: what it was asked is then asked elsewhere."""
-        if not self._stream.send(sse.encode(message)):
+        is_taken = self._stream.send(sse.encode(message))
+        if not is_taken:
             self._stream.end(LimitReached("the stream was read too slowly", retry_after_s=1))
+        return is_taken
 
 
 class _Wait:

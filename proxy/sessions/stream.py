@@ -34,7 +34,8 @@ class _Kept:
 class Stream:
     """Messages in their order, numbered from 1. `name` is unique in the session, and the front of event ids.
 
-    `readers_changed` is called when a reader comes or goes. Implements `routing.offers.Channel`.
+    `readers_changed` is called when a reader comes or goes, or makes room in a stream that was full.
+    Implements `routing.offers.Channel`.
     """
 
     def __init__(self, name: str, clock: Clock, readers_changed: Callable[[], None] = lambda: None) -> None:
@@ -87,11 +88,13 @@ class Stream:
 
     # -- what is said -------------------------------------------------------------------------------
 
-    def send(self, message: bytes) -> None:
-        """Say what is no answer; nothing happens if the stream has ended, or is full."""
-        if not self.is_full and not self.has_ended:
-            self.has_news = True
-            self.answer(message)
+    def send(self, message: bytes) -> bool:
+        """Say what is no answer. Whether it was taken: not if the stream has ended, or is full."""
+        if self.is_full or self.has_ended:
+            return False
+        self.has_news = True
+        self.answer(message)
+        return True
 
     def answer(self, message: bytes) -> None:
         """Say what must not be lost, unless the stream has ended."""
@@ -138,10 +141,13 @@ class Stream:
         first = self._kept[0].number if self._kept else 0
         taken = list(islice(self._kept, max(0, after + 1 - first), None))
         if taken:
+            was_full = self.is_full
             self.has_ids = True
             self._unread_bytes -= sum(len(kept.message) for kept in taken if kept.number > self._read)
             self._read = max(self._read, taken[-1].number)
             self.forget()
+            if was_full and not self.is_full:
+                self._readers_changed()
         return taken
 
     def forget(self) -> None:

@@ -47,13 +47,17 @@ YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {"ok": True}}
 
 @dataclass(eq=False)
 class FakeChannel:
-    """What was said on one way to a client; `is_open` until the test says otherwise."""
+    """What was said on one way to a client; `is_open` until the test says otherwise, and takes all until it
+    `is_full`."""
 
     is_open: bool = True
+    is_full: bool = False
     said: list[dict[str, Any]] = field(default_factory=list)
 
-    def send(self, message: bytes) -> None:
-        self.said.append(json.loads(message))
+    def send(self, message: bytes) -> bool:
+        if not self.is_full:
+            self.said.append(json.loads(message))
+        return not self.is_full
 
     @property
     def questions(self) -> list[dict[str, Any]]:

@@ -43,10 +43,11 @@ class Pipe(Lines):
     def channel(self, call: RequestId | None) -> Pipe:
         return self
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes) -> bool:
         if self.is_open:
             self.append(message)
             self.calls.append(None)
+        return self.is_open
 
 
 @dataclass(eq=False)

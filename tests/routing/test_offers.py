@@ -76,6 +76,21 @@ def test_where_no_stream_is_open_it_waits_for_one(offers: Offers) -> None:
     assert len(channel.questions) == 1
 
 
+def test_where_a_stream_takes_no_more_it_goes_on_another_or_waits(offers: Offers) -> None:
+    """I6: what was not taken was not asked."""
+    full, other = FakeChannel(is_full=True), FakeChannel()
+    offers.set_open([FIRST])
+    offers.send_on(on([full]))
+    assert offers.ids == set()
+    offers.send_on(on([full, other]))
+    assert [len(channel.questions) for channel in (full, other)] == [0, 1]
+    offers.set_open([FIRST, SECOND])
+    offers.send_on(on([full]))
+    full.is_full = False
+    offers.send_on(on([full]))
+    assert [question["method"] for question in full.questions] == [SECOND.method]
+
+
 def test_it_is_put_again_once_its_stream_has_broken_and_either_answer_counts_once(offers: Offers) -> None:
     """T25-INP-004: under another id, since the first may still be answered."""
     broken, new = FakeChannel(), FakeChannel()

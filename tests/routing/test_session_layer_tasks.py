@@ -14,6 +14,8 @@ import pytest
 from proxy.errors import LimitReached
 from proxy.owners import ANONYMOUS
 from proxy.protocol import names
+from proxy.routing.offers import ID_PREFIX
+from proxy.sessions.stream import UNREAD_EVENTS
 from proxy.tasks.task import is_task_id
 from tests.routing.bench import ADA, BOB
 from tests.routing.bench_2025 import RELATED, YES, Bench2025, bench_2025
@@ -158,6 +160,22 @@ async def test_else_on_the_sessions_own_stream_also_when_that_opens_later() -> N
         await it.settle()
         [question] = await asked(await client.listen())
         assert question["params"]["_meta"] == {RELATED: {"taskId": task}}
+
+
+async def test_a_question_waits_for_a_stream_that_is_full_until_its_reader_has_made_room() -> None:
+    """I6, T25-INP-004: asked once, and not lost."""
+    async with scene() as it:
+        client = await it.client()
+        task, _ = await it.task(client)
+        [session] = it.bench.layer._sessions
+        reader = session.listening.attach()  # one that reads when it is told to
+        for _ in range(UNREAD_EVENTS):
+            it.bench.server.notify(names.TOOLS_LIST_CHANGED)
+        it.bench.server.ask(0, names.ELICITATION_CREATE, FORM)
+        await it.settle()
+        assert ID_PREFIX.encode() not in (await reader.blocks() or b"")
+        assert (await reader.blocks() or b"").count(ID_PREFIX.encode()) == 1
+        assert (await get(client, task))["status"] == "input_required"
 
 
 async def test_a_stream_that_is_dropped_moves_its_question_and_either_answer_counts() -> None:

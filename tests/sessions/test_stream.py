@@ -171,6 +171,23 @@ async def test_behind_a_reader_that_is_away_only_answers_are_taken_beyond_the_bo
     assert not it.is_full
 
 
+async def test_what_was_not_taken_is_said_and_so_is_that_there_is_room_again() -> None:
+    """I6: whoever could not say something waits for that."""
+    told: list[bool] = []
+    it = Stream("s", ManualClock(), lambda: told.append(it.is_full))
+    reader = it.attach()
+    assert all(it.send(message(n)) for n in range(UNREAD_EVENTS))
+    assert not it.send(message(UNREAD_EVENTS))
+    assert told == [False]
+    await reader.blocks()
+    assert told == [False, False]
+    assert it.send(message(0))
+    await reader.blocks()
+    assert told == [False, False]
+    it.end()
+    assert not it.send(message(0))
+
+
 async def test_what_is_unread_is_bounded_in_bytes_too() -> None:
     it = stream()
     large = b'"' + b"x" * (UNREAD_BYTES // 4) + b'"'
