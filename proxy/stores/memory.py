@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import islice
 from typing import Final, Self
 
 from anyio import AsyncContextManagerMixin
@@ -22,6 +23,7 @@ from proxy.stores.watching import Watchers
 from proxy.tasks.task import Task, TaskStatus
 
 SECRET_BYTES: Final = 32
+_EXPIRE_AT_ONCE: Final = 256  # tasks; between such steps others have their turn
 
 
 class MemoryStore(AsyncContextManagerMixin):
@@ -79,12 +81,15 @@ class MemoryStore(AsyncContextManagerMixin):
         return self._watchers.watch(task_ids)
 
     async def expire(self) -> int:
-        over = list(self._index.over())
-        for task in over:
-            self._index.remove(task.id)
+        removed = 0
+        while over := list(islice(self._index.over(), _EXPIRE_AT_ONCE)):
+            for task in over:
+                self._index.remove(task.id)
+            removed += len(over)
+            await checkpoint()
         for key in self._memos.over(self._clock.wall_ms()):
             self._memos.remove(key)
-        return len(over)
+        return removed
 
     async def secret(self) -> bytes:
         return self._secret

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from proxy.errors import TaskConflict, TaskNotFound
 from proxy.stores.base import Store, TaskStore, Watch
@@ -269,6 +270,28 @@ async def test_an_expired_task_is_gone_before_and_after_it_is_removed(
     assert await store.expire() == 2
     assert await store.expire() == 0
     await assert_gone(store, clock, small, revision=1)
+
+
+async def test_while_many_expire_others_have_their_turn(store: TaskStore, clock: ManualClock) -> None:
+    many = 600
+    async with anyio.create_task_group() as group:
+        for _ in range(many):
+            group.start_soon(store.create, cancelled(a_task(clock), clock))
+    clock.jump(TTL_MS)
+    seen: set[int] = set()
+    removed = 0
+
+    async def expire() -> None:
+        nonlocal removed
+        removed = await store.expire()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(expire)
+        while not removed:
+            seen.add(sum((await store.counts()).values()))
+            await checkpoint()
+    assert removed == many
+    assert len(seen - {0, many}) >= 2, "in between"
 
 
 async def test_the_id_of_an_expired_task_is_free(store: TaskStore, clock: ManualClock) -> None:
