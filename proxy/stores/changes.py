@@ -85,6 +85,8 @@ class Changes:
         self._row_keys = row_keys
         self._pending: dict[str, Pending] = {}
         self._noted: set[str] = set()
+        self._notes_on_their_way: set[str] = set()
+        self._check: Pending | None = None
         self._new_notes = Pulse()
         self._files_on_their_way: set[str] = set()
         self._disk_threads = CapacityLimiter(_DISK_THREADS)
@@ -136,9 +138,14 @@ class Changes:
         while not self._noted:
             await self._new_notes.event.wait()
 
-    def flush_notes(self) -> None:
-        """Queue what was noted. Where another change is on its way, that one carries the note."""
-        for task_id in self._noted - self._pending.keys():
+    def flush_notes(self, *, all: bool = False) -> None:
+        """Queue what was noted. Where another change is on its way, that one carries the note.
+
+        Where a note is, the next one waits for the next flush, so that a disk that hangs has one of each task
+        to do; but for `all` at the end.
+        """
+        waiting = frozenset() if all else self._notes_on_their_way
+        for task_id in self._noted - self._pending.keys() - waiting:
             task = self._index.get(task_id)
             assert task is not None  # it runs, so it does not expire
             assert not task.status.is_terminal  # its end took the note along; the result is not in the index
@@ -146,6 +153,7 @@ class Changes:
             key = self.row_key(task_id)
             row = encode(Record(task=task), self._keys, key)
             self._writer.queue(Change(key, row, partial(self._note_stored, task_id)))
+            self._notes_on_their_way.add(task_id)
 
     def remove(self, task_id: str) -> Pending:
         """Begin to remove a task that is over, with its result file."""
@@ -170,10 +178,20 @@ class Changes:
     async def check(self) -> None:
         """Write a little where rows and results are written. Raises StoreError."""
         self._writer.check_place()
-        pending = Pending()
-        self._writer.queue(Change(CHECK_KEY, b"", pending.settle))
-        await pending.made()
+        await self._begin_check().made()
         await self._write_in_thread(self._results.try_write)
+
+    def _begin_check(self) -> Pending:
+        """One row at a time: a disk that hangs is asked again and again by readiness probes."""
+        if self._check is None:
+            self._writer.queue(Change(CHECK_KEY, b"", self._checked))
+            self._check = Pending()
+        return self._check
+
+    def _checked(self, reason: str | None) -> None:
+        check, self._check = self._check, None
+        assert check is not None
+        check.settle(reason)
 
     async def in_thread(self, call: Callable[[], _T]) -> _T:
         """Call something that blocks; a thread that hangs is left to itself on cancellation."""
@@ -207,6 +225,7 @@ class Changes:
         pending.settle(reason)
 
     def _note_stored(self, task_id: str, reason: str | None) -> None:
+        self._notes_on_their_way.discard(task_id)
         if reason is not None:
             self._mark_noted(task_id)
 

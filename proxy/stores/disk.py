@@ -132,7 +132,7 @@ class DiskStore(AsyncContextManagerMixin):
             raise failure
 
     async def _close(self) -> None:
-        self._changes.flush_notes()
+        self._changes.flush_notes(all=True)
         self._writer.close()
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await self._writer.stopped.wait()
