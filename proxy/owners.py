@@ -19,6 +19,7 @@ _PURPOSE: Final = b"mcp-taskproxy owner 1"
 _PURPOSE_OF_NAMES: Final = b"mcp-taskproxy named owner 1"
 _TOKEN: Final = "token-"
 _NAMED: Final = "user-"
+_NEVER_SEEN: Final = "\0"  # which no header can hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,17 @@ ANONYMOUS: Final = Owner("anonymous")
 class Credentials:
     """The latest `Authorization` value of each owner, for what is sent upstream in the owner's name.
 
-    In memory only, and only of the owners seen last: an owner who comes back brings it along.
+    In memory only, and only of the owners seen last: an owner who comes back brings it along. Anybody can
+    make values up; so those never used towards the server go first, and there is a bound in bytes.
     """
 
     MAX_OWNERS: Final = 10_000
+    MAX_BYTES: Final = 32 * 1024 * 1024  # more than most tokens need for so many; a header may have 64 KiB
 
     def __init__(self) -> None:
-        self._latest: dict[Owner, str | None] = {}
+        self._used: dict[Owner, str | None] = {}  # both: those seen or used last are last
+        self._unused: dict[Owner, str | None] = {}
+        self._bytes = 0
         self._noted = Pulse()
 
     def may_lack(self, owner: Owner) -> bool:
@@ -58,7 +63,7 @@ class Credentials:
 
     async def wait_for(self, owner: Owner) -> None:
         """Until this owner has come, and brought along what there is."""
-        while owner not in self._latest:
+        while owner not in self._used and owner not in self._unused:
             await self._noted.event.wait()
 
     def note(self, owner: Owner, authorization: str | None, *, is_doubtful: bool = False) -> None:
@@ -66,18 +71,33 @@ class Credentials:
         One that is doubtful takes the place of no other."""
         if owner.is_anonymous or (authorization is None and not owner.key.startswith(_NAMED)):
             return
-        if is_doubtful and owner in self._latest:
+        if is_doubtful and (owner in self._used or owner in self._unused):
             return
-        self._latest.pop(owner, None)
-        self._latest[owner] = authorization
+        kept = self._used
+        if (old := kept.pop(owner, _NEVER_SEEN)) == _NEVER_SEEN:
+            kept = self._unused
+            old = kept.pop(owner, None)
+        kept[owner] = authorization
+        self._bytes += len(authorization or "") - len(old or "")
         self._noted.beat()
-        if len(self._latest) > self.MAX_OWNERS:
-            del self._latest[next(iter(self._latest))]
+        while self._bytes > self.MAX_BYTES or len(self._used) + len(self._unused) > self.MAX_OWNERS:
+            self._forget_another_than(owner)
 
     def headers(self, owner: Owner) -> dict[str, str]:
         """The headers that carry this owner's credential; none for the anonymous owner."""
-        value = self._latest.get(owner)
+        value = self._used.pop(owner, _NEVER_SEEN)
+        if value == _NEVER_SEEN:
+            value = self._unused.pop(owner, _NEVER_SEEN)
+        if value == _NEVER_SEEN:
+            return {}
+        self._used[owner] = value
         return {} if value is None else {"Authorization": value}
+
+    def _forget_another_than(self, owner: Owner) -> None:
+        """Than the one who has just come: what is sent in its name is about to ask for it."""
+        among = self._unused if len(self._unused) > (owner in self._unused) else self._used
+        gone = next(one for one in among if one != owner)
+        self._bytes -= len(among.pop(gone) or "")
 
 
 def owner_of(authorization: str | None, secret: bytes) -> Owner:

@@ -102,6 +102,36 @@ def test_owners_that_were_not_seen_for_long_are_forgotten_first(monkeypatch: pyt
     assert credentials.headers(three)
 
 
+def test_what_is_used_outlives_what_anybody_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEC-003: else a flood of values would take those of running tasks away."""
+    monkeypatch.setattr(Credentials, "MAX_OWNERS", 3)
+    credentials = Credentials()
+    one, two, newest = Owner("token-1"), Owner("token-2"), Owner("token-newest")
+    for owner in (one, two):
+        credentials.note(owner, "Bearer good")
+        assert credentials.headers(owner)
+    for n in range(10):
+        credentials.note(Owner(f"token-made-up-{n}"), "Bearer bad")
+    assert credentials.headers(one) == credentials.headers(two) == {"Authorization": "Bearer good"}
+    assert credentials.headers(Owner("token-made-up-9"))  # now as good as any
+    credentials.note(newest, "Bearer good")
+    assert credentials.headers(newest)
+    assert credentials.headers(one) == {}  # used longest ago
+
+
+def test_large_values_are_kept_of_fewer_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEC-003."""
+    monkeypatch.setattr(Credentials, "MAX_BYTES", 100)
+    credentials = Credentials()
+    owners = [Owner(f"token-{n}") for n in range(4)]
+    for owner in owners:
+        credentials.note(owner, "x" * 30)
+    credentials.note(owners[3], "x" * 40)  # in the place of its first
+    assert [bool(credentials.headers(owner)) for owner in owners] == [False, True, True, True]
+    credentials.note(owners[0], "x" * 99)
+    assert [bool(credentials.headers(owner)) for owner in owners] == [True, False, False, False]
+
+
 @pytest.mark.anyio
 async def test_who_waits_for_an_owners_credential_is_told_of_no_others() -> None:
     """Contract section 9: recovery waits for the owner's next request."""
