@@ -133,6 +133,8 @@ class HttpEndpoint:
         self._retry_after_s = retry_after_s
         if self._legacy is not None:
             self._legacy.drain(retry_after_s)
+        if self._pages is not None:
+            self._pages.drain(retry_after_s)
 
     async def wait_idle(self) -> None:
         """Until no request is being answered."""

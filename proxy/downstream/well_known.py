@@ -14,9 +14,10 @@ from aiohttp import web
 from proxy.downstream.guard import Guard
 from proxy.downstream.reply_writer import ReplyWriter
 from proxy.downstream.responses import refusal
-from proxy.errors import InternalError, ProxyError, UpstreamError
+from proxy.errors import InternalError, ProxyError, ShuttingDown, UpstreamError
 from proxy.limits import Gauge
 from proxy.logs import get_logger
+from proxy.owners import ANONYMOUS
 from proxy.routing.well_known import PREFIX, Documents
 
 EVERY_PAGE: Final = PREFIX + "{document:.+}"
@@ -32,14 +33,21 @@ class WellKnownPages:
         self._guard = guard
         self._writer = writer
         self._calls = calls
+        self._retry_after_s: int | None = None
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get(EVERY_PAGE, self.get)
 
+    def drain(self, retry_after_s: int) -> None:
+        """Refuse new requests from now on, saying when to come back."""
+        self._retry_after_s = retry_after_s
+
     async def get(self, http: web.Request) -> web.StreamResponse:
         try:
             self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
-            with self._calls.hold():
+            if self._retry_after_s is not None:
+                raise ShuttingDown(retry_after_s=self._retry_after_s)
+            with self._calls.hold(ANONYMOUS):  # who asks is not known yet
                 return await self._writer.write(
                     http,
                     self._documents.document(

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.errors import UpstreamUnavailable
 from proxy.routing.well_known import WellKnown
-from tests.downstream.http_rig import ORIGIN, http_rig
+from tests.downstream.http_rig import ORIGIN, Rig, http_rig
 from tests.routing.fake_forwarder import JSON, FakeForwarder
 
 pytestmark = pytest.mark.anyio
@@ -103,6 +103,40 @@ async def test_documents_count_as_calls(upstream: FakeForwarder, documents: Well
         async with rig.session.get(rig.url.replace("/mcp", PRM)) as response:
             assert response.status == 429
     assert upstream.asked == []
+
+
+async def test_who_asks_for_documents_has_the_share_of_one_owner(
+    upstream: FakeForwarder, documents: WellKnown
+) -> None:
+    """SEC-003: strangers do not take the calls of those who are known."""
+    upstream.will(200, JSON, b"{}")
+    async with http_rig(calls=2, calls_per_owner=1, well_known=documents) as rig:
+        sent = rig.send(headers={"Authorization": "Bearer ada"})
+        served = await rig.router.next()
+        assert await status_of_document(rig) == 200
+        served.end()
+        await sent.body()
+        anonymous = rig.send()
+        served = await rig.router.next()
+        assert await status_of_document(rig) == 429
+        served.end()
+        await anonymous.body()
+
+
+async def test_while_draining_documents_are_refused_and_it_is_said_when_to_come_back(
+    upstream: FakeForwarder, documents: WellKnown
+) -> None:
+    """Contract section 9, SIGTERM."""
+    async with http_rig(well_known=documents) as rig:
+        rig.endpoint.drain(5)
+        async with rig.session.get(rig.url.replace("/mcp", PRM)) as response:
+            assert (response.status, response.headers["Retry-After"]) == (503, "5")
+    assert upstream.asked == []
+
+
+async def status_of_document(rig: Rig) -> int:
+    async with rig.session.get(rig.url.replace("/mcp", PRM)) as response:
+        return response.status
 
 
 async def test_without_documents_there_is_no_such_place() -> None:
