@@ -87,7 +87,7 @@ class Parts:
                 config.path,
                 limits.body,
                 limits.depth,
-                self.upstream.supported_versions,
+                self.upstream.supported_versions(),
                 limits.request_body,
             ),
             clock=self.clock,

@@ -30,6 +30,7 @@ from proxy.routing.own_tasks import MAY_BE_OURS, concerns_our_tasks
 
 _POST, _GET = HTTPMethod.POST, HTTPMethod.GET  # to name one of this enum takes a microsecond each time
 _BAD_REQUEST, _SERVER_ERROR = HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR
+_RESULT: Final = Outcome.RESULT
 
 _WANTS_CREDENTIALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
@@ -151,7 +152,7 @@ def _first_request(posted: Posted) -> Request | None:
 def _outcome_of(response: web.StreamResponse) -> Outcome:
     """As far as the status tells: what is in the body is not read here."""
     if response.status < _BAD_REQUEST:
-        return Outcome.RESULT
+        return _RESULT
     if response.status < _SERVER_ERROR:
         return Outcome.REFUSED
     return Outcome.UPSTREAM_FAILED

@@ -28,6 +28,7 @@ from proxy.protocol.jsonrpc import (
 from proxy.routing.passthrough import BATCHES_IN
 
 MAX_BATCH: Final = 1_000  # messages; clients send a few
+_LEGACY, _MODERN = Era.LEGACY, Era.MODERN  # to name a member of an enum takes a microsecond each time
 _IS_ARRAY: Final = re.compile(rb"[ \t\r\n]*\[")
 
 
@@ -64,9 +65,9 @@ def header_era(versions: Sequence[str]) -> Era:
     """The era that the version header says; a header that names several versions is for modern rules to
     refuse."""
     for version in versions:
-        if _era_of_version(version) is Era.MODERN:
-            return Era.MODERN
-    return Era.LEGACY
+        if _era_of_version(version) is _MODERN:
+            return _MODERN
+    return _LEGACY
 
 
 @lru_cache(maxsize=16)  # every message says one, and all the same few
@@ -76,7 +77,7 @@ def _era_of_version(version: str) -> Era:
 
 def _era_of(message: Message, versions: Sequence[str]) -> Era:
     if isinstance(message, Request | Notification) and said_version(message) is not None:
-        return Era.MODERN
+        return _MODERN
     return header_era(versions)
 
 

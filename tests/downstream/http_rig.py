@@ -247,7 +247,7 @@ async def http_rig(
         listens=Gauge("listen streams", listens, "limits.listens"),
         lookups=LookupLimit(lookups_per_s, clock),
         peers=Peers(trusted),
-        settings=HttpSettings("/mcp", MAX_BODY, 64, lambda: supported, body_s),
+        settings=HttpSettings("/mcp", MAX_BODY, 64, supported, body_s),
         clock=clock,
         legacy=legacy,
         well_known=well_known,
