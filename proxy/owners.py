@@ -28,6 +28,10 @@ class Owner:
 
     key: str
 
+    def __hash__(self) -> int:
+        """As of the key, which remembers its own."""
+        return hash(self.key)
+
     @property
     def is_anonymous(self) -> bool:
         return self == ANONYMOUS
