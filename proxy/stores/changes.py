@@ -13,10 +13,10 @@ from functools import partial
 from typing import Final, TypeVar
 
 import anyio
-from anyio import CapacityLimiter, to_thread
 
 from proxy.clock import Pulse
 from proxy.errors import StoreError
+from proxy.stores.disk_threads import DiskThreads
 from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.faults import reason_of
 from proxy.stores.index import Index, without_result
@@ -29,7 +29,6 @@ from proxy.stores.writer import Change, Writer
 from proxy.tasks.task import Task
 
 RESULT_IN_ROW_MAX: Final = 32 * 1024  # bytes; with more, rows would be slow to commit and to load at start
-_DISK_THREADS: Final = 4  # files written or read at a time; a disk gains little from more
 
 _T = TypeVar("_T")
 
@@ -89,7 +88,7 @@ class Changes:
         self._check: Pending | None = None
         self._new_notes = Pulse()
         self._files_on_their_way: set[str] = set()
-        self._disk_threads = CapacityLimiter(_DISK_THREADS)
+        self.threads = DiskThreads()
 
     def file_of(self, task_id: str) -> str | None:
         """The file with the result of a task, if it has one of its own."""
@@ -169,15 +168,14 @@ class Changes:
         They are listed first: what is begun later, or was named meanwhile, is no stray. Raises StoreError.
         """
         try:
-            listed = await self.in_thread(self._results.names)
+            listed = await self.threads.run(self._results.names)
             named = self._files_on_their_way.union(self._files.values())
-            await self.in_thread(partial(self._place.sweep, listed, named, untouchable))
+            await self.threads.run(partial(self._place.sweep, listed, named, untouchable))
         except OSError as exc:
             raise StoreError(f"the results cannot be swept: {reason_of(exc)}") from exc
 
     async def check(self) -> None:
         """Write a little where rows and results are written. Raises StoreError."""
-        self._writer.check_place()
         await self._begin_check().made()
         await self._write_in_thread(self._results.try_write)
 
@@ -193,13 +191,9 @@ class Changes:
         assert check is not None
         check.settle(reason)
 
-    async def in_thread(self, call: Callable[[], _T]) -> _T:
-        """Call something that blocks; a thread that hangs is left to itself on cancellation."""
-        return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._disk_threads)
-
     async def _write_in_thread(self, call: Callable[[], _T]) -> _T:
         try:
-            return await self.in_thread(call)
+            return await self.threads.run(call)
         except OSError as exc:
             raise StoreError(f"the task store cannot be written: {reason_of(exc)}") from exc
 

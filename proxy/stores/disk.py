@@ -164,7 +164,7 @@ class DiskStore(AsyncContextManagerMixin):
             return task
         try:
             with _bounded(READ_TIMEOUT_S):
-                return await self._changes.in_thread(
+                return await self._changes.threads.run(
                     partial(self._with_result, task, self._changes.file_of(task_id))
                 )
         except (OSError, sqlite3.Error, DamagedData, *UNREADABLE) as exc:

@@ -124,7 +124,7 @@ class Writer:
         """Make all of the changes in one transaction, or none; then the reason is returned."""
         began = time.monotonic()
         try:
-            self.check_place()
+            self._check_place()
             self._leave_lost_log()
             cache = self._open()
             with cache.transact():
@@ -159,11 +159,8 @@ class Writer:
     def _log_path(self) -> Path:
         return self._place.path / f"{DBNAME}-wal"
 
-    def check_place(self) -> None:
-        """Raises StoreError if the database was removed or replaced: nobody would find what is written.
-
-        May be called from any thread.
-        """
+    def _check_place(self) -> None:
+        """Raises StoreError if the database was removed or replaced: nobody would find what is written."""
         if self._opened is not None and _identity(self._database) != self._opened:
             raise StoreError(_LOST)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import anyio
 import pytest
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
 from anyio.streams.buffered import BufferedByteReceiveStream
 from structlog.testing import capture_logs
 
@@ -23,6 +26,8 @@ from proxy.stores import disk, writer
 from proxy.stores import rows as rows_module
 from proxy.stores.changes import RESULT_IN_ROW_MAX
 from proxy.stores.disk import DiskStore
+from proxy.stores.disk_threads import MOST_THREADS
+from proxy.stores.results import ResultFiles
 from proxy.stores.rows import BytesDisk
 from proxy.stores.writer import Change, Writer
 from proxy.tasks.task import Task
@@ -338,6 +343,73 @@ async def test_a_disk_that_hangs_is_an_error_within_a_bound(
     gate.open()
     await store.check()
     assert await store.get(task.id) == task
+
+
+async def test_reads_that_hang_take_a_bounded_number_of_threads(
+    store: DiskStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6. Beyond that they are refused at once; and once the disk answers, all is well again."""
+    task = a_task(clock)
+    await store.create(task)
+    await store.compare_and_set(task, end := completed(task, clock, LARGE))
+    answers, begun, over = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
+    read = ResultFiles.read
+
+    def hang(files: ResultFiles, name: str) -> bytes:
+        begun.release()
+        answers.wait(20)
+        result = read(files, name)
+        over.release()
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ResultFiles, "read", hang)
+        for _ in range(MOST_THREADS):
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.get, task.id)
+                assert await to_thread.run_sync(begun.acquire, True, 5)
+                group.cancel_scope.cancel()
+        for _ in range(3):
+            with pytest.raises(StoreError, match="does not answer"):
+                await store.get(task.id)
+        with pytest.raises(StoreError, match="does not answer"):
+            await store.check()
+        answers.set()
+        for _ in range(MOST_THREADS):
+            assert await to_thread.run_sync(over.acquire, True, 5)
+        while True:
+            try:
+                assert await store.get(task.id) == end
+                break
+            except StoreError:  # the last is just going
+                await checkpoint()
+
+
+async def test_the_event_loop_asks_the_disk_nothing(
+    store: DiskStore, directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for one that hangs. I6"""
+    task = a_task(clock)
+    loop, asked = threading.get_ident(), list[str]()
+    watching = True
+
+    def seen(event: str, arguments: tuple[object, ...]) -> None:
+        if watching and threading.get_ident() == loop and str(directory) in str(arguments):
+            asked.append(event)
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        seen("stat", (path,))
+        return os.stat(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    sys.addaudithook(seen)
+    await store.create(task)
+    await store.compare_and_set(task, end := completed(task, clock, LARGE))
+    assert await store.get(task.id) == end
+    await store.check()
+    await store.expire()
+    watching = False
+    assert asked == []
 
 
 async def test_a_disk_that_hangs_does_not_hold_up_the_end_of_the_proxy(
