@@ -5,11 +5,13 @@ Transports 2025-11-25, "Resumability and Redelivery"; contract section 9; F24.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+from aiohttp import web
 
 from proxy.errors import SessionLost, UpstreamClosed, UpstreamError
 from proxy.upstream import http
@@ -19,15 +21,18 @@ from tests.manual_clock import ManualClock
 from tests.upstream.fake_http import (
     FakeHttp,
     Handler,
+    Seen,
     event,
     for_requests,
     hang,
     one_by_one,
     replies,
     result_for,
+    start_stream,
     status,
     stream,
 )
+from tests.upstream.fake_transport import settle
 from tests.upstream.told import Told, until
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +55,9 @@ class Rig:
     async def retry(self, seconds: float = 1.0) -> None:
         await until(lambda: self.clock.sleeping)
         await self.clock.advance(seconds)
+
+    async def heard(self, count: int) -> None:
+        await until(lambda: len(self.told.of(7)) >= count)
 
     async def lost(self, call: int) -> UpstreamError:
         """Once it is, however often it is tried again."""
@@ -85,6 +93,20 @@ async def adopted(upstream: FakeHttp, session: AdoptedSession = LEFT) -> AsyncIt
 async def upstream() -> AsyncIterator[FakeHttp]:
     async with FakeHttp().serving() as fake:
         yield fake
+
+
+@pytest.fixture
+async def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Awaitable[None]]:
+    """`await ahead(seconds)`: the event loop's clock jumps, and who waited until then is woken."""
+    loop = asyncio.get_running_loop()
+    real, jumped = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: real() + sum(jumped))
+
+    async def jump(seconds: float) -> None:
+        jumped.append(seconds)
+        await settle()
+
+    return jump
 
 
 async def test_the_rest_of_a_stream_is_fetched_and_nothing_is_posted(upstream: FakeHttp) -> None:
@@ -189,6 +211,58 @@ async def test_a_resumed_stream_that_falls_silent_is_asked_for_again(
     asked_from = [get.headers["Last-Event-ID"] for get in upstream.by("GET")]
     assert asked_from == ["e7", *["e8"] * (silences + 1)]
     assert rig.told.of(7) == [NOTE, ANSWER]
+
+
+async def test_a_resumed_stream_that_speaks_is_not_asked_for_again(
+    upstream: FakeHttp, ahead: Callable[[float], Awaitable[None]]
+) -> None:
+    """However long it takes in all."""
+    goes_on = anyio.Event()
+    upstream.handlers["GET"] = _stops_for(goes_on, event(NOTE, id="e8"), event(NOTE, id="e9"))
+    async with adopted(upstream) as rig:
+        rig.transport.take_up(7, "e7")
+        await rig.retry()
+        await rig.heard(1)
+        await ahead(0.75 * http.QUIET_FIRST_S)
+        goes_on.set()
+        await rig.heard(2)
+        await ahead(0.75 * http.QUIET_FIRST_S)
+        assert not rig.clock.sleeping
+        await ahead(0.5 * http.QUIET_FIRST_S)
+        await until(lambda: rig.clock.sleeping)
+
+
+async def test_a_resumed_stream_may_be_silent_for_longer_each_time(
+    upstream: FakeHttp, ahead: Callable[[float], Awaitable[None]]
+) -> None:
+    """One that has nothing to say is not asked for all the time."""
+    notes = [event(NOTE, id=f"e{8 + n}") for n in range(7)]
+    upstream.handlers["GET"] = one_by_one(*(stream(note, hold=True) for note in notes))
+    silences = [http.QUIET_FIRST_S * 2**n for n in range(4)] + [http.QUIET_LAST_S] * 2
+    assert silences[3] < http.QUIET_LAST_S < 2 * silences[3]
+    async with adopted(upstream) as rig:
+        rig.transport.take_up(7, "e7")
+        for number, silence_s in enumerate(silences):
+            await rig.retry()
+            await rig.heard(number + 1)
+            await ahead(0.75 * silence_s)
+            assert not rig.clock.sleeping
+            await ahead(0.5 * silence_s)
+            await until(lambda: rig.clock.sleeping)
+
+
+def _stops_for(goes_on: anyio.Event, first: bytes, second: bytes) -> Handler:
+    """A stream with a pause."""
+
+    async def play(seen: Seen) -> web.StreamResponse:
+        response = await start_stream(seen)
+        await response.write(first)
+        await goes_on.wait()
+        await response.write(second)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    return play
 
 
 async def test_a_first_stream_may_be_as_silent_as_it_likes(

@@ -142,6 +142,19 @@ async def test_a_legacy_server_that_refuses_is_heard(answer: dict[str, Any]) -> 
         assert at.got() == [{"jsonrpc": "2.0", "id": 1, "error": REFUSAL}]
         assert at.made == ["plain"]
         assert at.era.known is None
+        assert at.plain.abandoned == [PROBE_ID]
+
+
+async def test_of_a_question_that_is_not_answered_in_time_nothing_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matching_module, "PROBE_TIMEOUT_S", 0.0)
+    async with matching() as at:
+        await at.initialize()
+        at.plain.answer(await at.plain.asked(names.INITIALIZE), error=REFUSAL)
+        await until(at.got)
+        assert at.got() == [{"jsonrpc": "2.0", "id": 1, "error": REFUSAL}]
+        assert at.plain.abandoned == [PROBE_ID]
 
 
 async def test_a_server_that_dies_of_the_question_after_refusing_has_refused() -> None:
