@@ -132,6 +132,25 @@ async def test_rounds_without_end_have_one() -> None:
         assert rig.server.calls_seen == MAX_ROUNDS
 
 
+async def test_a_round_that_finds_the_process_dead_is_sent_to_the_next_one() -> None:
+    """I2: that round, and not the call from its beginning, of which a part has run."""
+    async with before_a_modern_server() as rig:
+        client = rig.client()
+        task, call = await rig.task(client)
+        asks(call, "asked", who=FORM_ASKED)
+        await rig.settle()
+        rig.server.dies_unseen = True
+        [key] = (await client.get(task))["inputRequests"]
+        await client.update(task, {key: YES})
+        again = await rig.server.next_call()
+        assert again.wire is not call.wire
+        assert (again.params["requestState"], again.params["inputResponses"]) == ("asked", {"who": YES})
+        again.answer({**TEXT, "resultType": "complete"})
+        await rig.settle()
+        assert (await client.get(task))["status"] == "completed"
+        assert rig.server.calls_seen == 2
+
+
 SCHEMA: Final = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 
 
