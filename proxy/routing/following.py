@@ -27,7 +27,7 @@ from proxy.errors import (
 from proxy.logs import get_logger, task_hash
 from proxy.protocol.jsonrpc import error_object
 from proxy.routing.live import LiveCall
-from proxy.routing.outcomes import legacy_server_info, read_result
+from proxy.routing.outcomes import NO_MESSAGE, kept_error, legacy_server_info, read_result
 from proxy.routing.progress import shortened
 from proxy.stores.base import TaskStore
 from proxy.tasks import lifecycle
@@ -39,7 +39,6 @@ from proxy.upstream.base import Failure, Result
 STORE_RETRY_FIRST_S: Final = 0.2
 STORE_RETRY_LAST_S: Final = 10.0
 NOTE_GAP_S: Final = 0.1  # between two notes: no poll sees the difference, and a flood costs little (PROG-004)
-NO_MESSAGE: Final = "The upstream answered with an error."
 
 log = get_logger()
 
@@ -132,7 +131,8 @@ class Follower:
                 return self._completed(raw, now_ms)
             case Failure(error):
                 message = shortened(error_message(error) or NO_MESSAGE)
-                return lifecycle.failed(self.task, TaskEvent.ERROR, error, message, polling, now_ms)
+                kept = kept_error(error, self._policy.max_result_bytes)
+                return lifecycle.failed(self.task, TaskEvent.ERROR, kept, message, polling, now_ms)
             case None:
                 pass
         if call.loss is None:
@@ -163,7 +163,9 @@ class Follower:
 
     def _failed(self, event: TaskEvent, loss: ProxyError, now_ms: int) -> Task:
         error, message = (
-            error_object(ErrorCode.INTERNAL_ERROR, loss.message, loss.data),
+            kept_error(
+                error_object(ErrorCode.INTERNAL_ERROR, loss.message, loss.data), self._policy.max_result_bytes
+            ),
             shortened(loss.message),
         )
         return lifecycle.failed(self.task, event, error, message, self._policy.polling, now_ms)

@@ -18,11 +18,12 @@ from proxy.clock import Pulse
 from proxy.eras.capabilities import ClientCapabilities, Missing
 from proxy.eras.to_modern import ServerInfo, lift_question
 from proxy.errors import ProxyError
+from proxy.logs import get_logger
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.progress import progress_text, shortened
-from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
+from proxy.tasks.lost_call import REPEAT_MAX_BYTES, CallTrace, Repeat, RoundTrace
 from proxy.tasks.policy import ToolPolicy
 from proxy.tasks.task import InputRequest
 from proxy.upstream.base import Outcome, Position, Question, StreamPosition, WaitingRound
@@ -30,6 +31,8 @@ from proxy.upstream.session import LegacySession
 
 WAITING_FOR_PROCESS: Final = "Waiting for an upstream process."
 START_GRACE_S: Final = 10.0  # a server that takes longer to start shows as a task that waits
+
+log = get_logger()
 
 SessionCheck = Callable[[ClientRequest, LegacySession], Awaitable[None]]
 """Raises ProxyError where the session's server cannot be asked this."""
@@ -167,8 +170,12 @@ class LiveCall:
 
     @property
     def repeat(self) -> Repeat | None:
-        """What a later process needs to send it again, if configuration allows that of this tool."""
+        """What a later process needs to send it again, if configuration allows that of this tool; with very
+        large arguments it is not sent again, which the log says."""
         if not self.policy.repeatable:
+            return None
+        if (size := len(self.request.params.raw)) > REPEAT_MAX_BYTES:
+            log.warning("task_not_repeatable", tool=self.name, size=size, limit=REPEAT_MAX_BYTES)
             return None
         return Repeat(self.request.params.raw, self.request.capabilities.offered)
 

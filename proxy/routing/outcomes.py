@@ -12,16 +12,19 @@ from typing import Final
 
 from proxy.eras.era import Era
 from proxy.eras.stored import lift_stored
-from proxy.eras.to_modern import MODERN_CODES, ServerInfo, error_code, lift_error, lift_result
+from proxy.eras.to_modern import MODERN_CODES, ServerInfo, error_code, error_message, lift_error, lift_result
 from proxy.errors import HTTP_STATUS, ErrorCode, UpstreamProtocolError
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, elements, splice
+from proxy.protocol.jsonrpc import error_object
 from proxy.protocol.outline import Outline
 from proxy.routing.base import Answer, ErrorAnswer, ResultAnswer
 from proxy.routing.progress import shortened
 from proxy.upstream.base import Failure, Outcome, Result
 
 TOOL_ERROR: Final = "The tool reported an error."
+NO_MESSAGE: Final = "The upstream answered with an error."
+ERROR_MAX_BYTES: Final = 256 * 1024  # unlike results, errors of all tasks are in memory until they expire
 
 
 def answer_of(method: str, outcome: Outcome, info: ServerInfo | None) -> Answer:
@@ -40,6 +43,16 @@ def error_answer(error: bytes) -> ErrorAnswer:
     lifted = lift_error(error)
     unknown = error_code(lifted) == ErrorCode.METHOD_NOT_FOUND
     return ErrorAnswer(lifted, HTTPStatus.NOT_FOUND if unknown else HTTPStatus.OK)
+
+
+def kept_error(error: bytes, limit: int) -> bytes:
+    """All of a task's error up to `limit` and ERROR_MAX_BYTES; of a larger one its code and words."""
+    limit = min(limit, ERROR_MAX_BYTES)
+    if len(error) <= limit:
+        return error
+    code, words = error_code(error), shortened(error_message(error) or NO_MESSAGE)
+    dropped = f"{words} (the error had {len(error)} bytes, over the limit of {limit}; its data are left out)"
+    return error_object(ErrorCode.INTERNAL_ERROR if code is None else code, dropped)
 
 
 def _modern_answer(outcome: Outcome) -> Answer:

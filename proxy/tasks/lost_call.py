@@ -7,6 +7,9 @@ the honest words.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+REPEAT_MAX_BYTES: Final = 256 * 1024  # of arguments; they are stored again with each second of progress
 
 
 @dataclass(frozen=True, slots=True)

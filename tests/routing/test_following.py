@@ -13,6 +13,7 @@ import pytest
 
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.outline import Outline
+from proxy.routing.outcomes import ERROR_MAX_BYTES
 from proxy.tasks.policy import Policy, Polling
 from tests.routing.bench import TASKS, Bench, bench
 from tests.routing.fake_server import TEXT, Refused
@@ -62,6 +63,20 @@ async def test_an_error_ends_in_failed_with_that_very_error(code: int, seen: int
         assert (error["code"], error["message"]) == (seen, "no such row")
         original = error["data"].get("upstreamError", error)
         assert original["data"] == {"row": 1.0}
+
+
+@pytest.mark.parametrize("limit", [1_000, 64 * 1024 * 1024])
+async def test_of_an_error_that_is_too_large_to_be_kept_its_code_and_words_are(limit: int) -> None:
+    """Errors of all tasks are in memory; TX-STA-005."""
+    async with bench(policy=Policy(max_result_bytes=limit)) as rig:
+        task, call = await rig.task(rig.client())
+        call.fail(7, "no such row", data={"rows": "x" * min(limit, ERROR_MAX_BYTES)})
+        answer = await ended(rig, task)
+        assert (answer["status"], answer["statusMessage"]) == ("failed", "no such row")
+        error = answer["error"]
+        assert (error["code"], "data" in error) == (7, False)
+        assert "no such row (the error had" in error["message"]
+        assert f"over the limit of {min(limit, ERROR_MAX_BYTES)}" in error["message"]
 
 
 @pytest.mark.parametrize("error", [b"{}", b'{"code":"x"}', b'{"code":1,"message":"a","message":"b"}'])

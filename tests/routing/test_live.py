@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import ProxyError
+from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.live import START_GRACE_S, LiveCall
-from proxy.tasks.lost_call import CallTrace, RoundTrace
+from proxy.tasks.lost_call import REPEAT_MAX_BYTES, CallTrace, RoundTrace
 from proxy.tasks.policy import ToolPolicy
 from proxy.upstream.base import Result, StreamPosition, WaitingRound
 
@@ -202,3 +204,27 @@ async def test_the_last_position_is_kept_with_the_task_of_the_upstreams(call: Li
     call.is_upstream_task("theirs")
     call.on_position(StreamPosition("s", "2025-11-25", 4, "e1"))
     assert call.trace == CallTrace("s", "2025-11-25", 4, "e1", is_ours=True, upstream_task="theirs")
+
+
+def with_arguments(call: LiveCall, size: int, *, repeatable: bool) -> LiveCall:
+    raw = b'{"name":"slow","arguments":{"a":"' + b"x" * (size - 36) + b'"}}'
+    assert len(raw) == size
+    request = replace(call.request, params=RawObject.parse(raw))
+    policy = ToolPolicy(repeatable=repeatable)
+    return LiveCall(request, "slow", policy, want_progress=True, check=unchecked)
+
+
+async def test_arguments_that_are_too_large_to_be_stored_again_and_again_are_not_kept(call: LiveCall) -> None:
+    """Each second of progress stores the record anew; the log says that the call is not repeated."""
+    fits = with_arguments(call, REPEAT_MAX_BYTES, repeatable=True)
+    assert fits.repeat is not None
+    assert len(fits.repeat.params) == REPEAT_MAX_BYTES
+    with capture_logs() as logs:
+        assert with_arguments(call, REPEAT_MAX_BYTES + 1, repeatable=False).repeat is None
+        assert with_arguments(call, REPEAT_MAX_BYTES + 1, repeatable=True).repeat is None
+    [said] = logs
+    assert (said["event"], said["tool"], said["size"]) == (
+        "task_not_repeatable",
+        "slow",
+        REPEAT_MAX_BYTES + 1,
+    )
