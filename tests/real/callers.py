@@ -78,12 +78,21 @@ class Modern:
             again = {"inputResponses": answers, "requestState": message["result"]["requestState"]}
             message = await self._ask(names.TOOLS_CALL, {**params, **again})
         if kind == names.TASK:
-            return Heard(await self.end_of(message["result"]["taskId"]), True, tuple(asked))
+            ended = await self.end_of(message["result"]["taskId"], asked)
+            return Heard(ended, True, tuple(asked))
         return Heard(message, asked=tuple(asked))
 
-    async def end_of(self, task_id: str) -> dict[str, Any]:
+    async def end_of(self, task_id: str, asked: list[str] | None = None) -> dict[str, Any]:
+        """The task once it has ended; its questions are answered, and their methods added to `asked`."""
+
         async def get() -> dict[str, Any]:
             found: dict[str, Any] = (await self._ask(names.TASKS_GET, {"taskId": task_id}))["result"]
+            if questions := found.get("inputRequests"):
+                methods = {key: question["method"] for key, question in questions.items()}
+                answers = {key: ANSWERS[method] for key, method in methods.items()}
+                await self._ask(names.TASKS_UPDATE, {"taskId": task_id, "inputResponses": answers})
+                if asked is not None:
+                    asked.extend(methods.values())
             return found
 
         return await asked_until(get, lambda t: t["status"] in TERMINAL, "the task ends", every_s=POLL_S)

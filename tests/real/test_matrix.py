@@ -30,8 +30,8 @@ from tests.real.waiting import until
 pytestmark = pytest.mark.anyio
 
 TRANSPORTS: Final[tuple[Transport, ...]] = ("http", "stdio")
-THRESHOLD: Final = "200ms"
-SLOW_S: Final = {Era.MODERN: 0.7, Era.LEGACY: 0.3}  # over the threshold, where that means something
+THRESHOLD: Final = "500ms"
+SLOW_S: Final = {Era.MODERN: 1.2, Era.LEGACY: 0.3}  # over the threshold, where that means something
 DEATH_BOUND_S: Final = 10.0
 EXIT_S: Final = 10.0
 TRIES: Final = 3  # the next call after a death may meet the back-off, or a session that is gone
