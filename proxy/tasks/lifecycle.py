@@ -95,7 +95,8 @@ def asked(task: Task, requests: Sequence[InputRequest], next_key: int, now_ms: i
     """The upstream asks; `requests` carry keys never used before in this task's life.
 
     Those that are in the record already are left out, so that a change of which nobody knows whether it
-    was stored may be tried again.
+    was stored may be tried again. One that was answered and delivered would be opened again; but the call no
+    longer has it then, and offers only what it has.
     """
     known = {r.key for r in task.inputs} | {a.key for a in task.answers}
     requests = [r for r in requests if r.key not in known]
@@ -133,7 +134,6 @@ def _closed(task: Task, keys: Collection[str], now_ms: int) -> Task:
     if len(left) == len(task.inputs):
         return task
     if left:
-        next_status(task.status, TaskEvent.INPUT_ASKED)  # only a task that waits may go on waiting
         return _moved(task, now_ms, inputs=left)
     status = next_status(task.status, TaskEvent.INPUT_SETTLED)
     return _moved(task, now_ms, status=status, status_message=WORKING_MESSAGE, inputs=())

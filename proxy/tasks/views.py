@@ -68,7 +68,7 @@ def _detailed(
 
 def ttl_and_interval_ms(task: Task, polling: Polling, now_ms: int) -> tuple[int, int]:
     """`ttlMs` and `pollIntervalMs`: following the age of a task that runs, fixed at its end."""
-    age_ms = max(0, now_ms - task.created_at_ms)
+    age_ms = now_ms - task.created_at_ms
     ttl_ms = running_ttl_ms(age_ms, task.retention_ms) if task.ttl_ms is None else task.ttl_ms
     interval_ms = polling.interval_ms(age_ms) if task.poll_interval_ms is None else task.poll_interval_ms
     return ttl_ms, interval_ms

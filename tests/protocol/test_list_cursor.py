@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.protocol import request_state
 from proxy.protocol.list_cursor import InvalidCursor, ListPosition, seal, unseal
+from proxy.protocol.request_state import NONCE_BYTES, Claim
 
 KEY = b"k" * 32
 HERE = ListPosition(after="tpx-1")
@@ -53,3 +58,24 @@ def test_a_cursor_that_was_changed_anywhere_is_none() -> None:
     for end in range(len(data)):
         with pytest.raises(InvalidCursor):
             unseal(KEY, "ada", base64.urlsafe_b64encode(data[:end]).decode())
+
+
+def made_for(purpose: bytes) -> str:
+    """A cursor to HERE for ada, as whoever signs with the same key for this purpose would make it."""
+    body = json.dumps([HERE.after, HERE.upstream]).encode()
+    signature = hmac.digest(KEY, purpose + hashlib.sha256(b"ada").digest() + body, "sha256")
+    return base64.urlsafe_b64encode(signature[:16] + body).decode().rstrip("=")
+
+
+def test_what_was_signed_with_the_same_key_for_another_purpose_is_none() -> None:
+    """I5: the store's one secret signs cursors and states."""
+    assert unseal(KEY, "ada", made_for(b"mcp-taskproxy tasks/list cursor 1")) == HERE
+    for purpose in (b"", b"mcp-taskproxy requestState 1", b"mcp-taskproxy tasks/list cursor 2"):
+        with pytest.raises(InvalidCursor):
+            unseal(KEY, "ada", made_for(purpose))
+
+
+def test_a_state_is_no_cursor() -> None:
+    state = request_state.seal(KEY, b"n" * NONCE_BYTES, 1 << 60, Claim("ada", b"d" * 32))
+    with pytest.raises(InvalidCursor):
+        unseal(KEY, "ada", state)

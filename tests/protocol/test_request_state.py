@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import string
+import struct
 from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.protocol import list_cursor
+from proxy.protocol.list_cursor import ListPosition
 from proxy.protocol.request_state import NONCE_BYTES, Claim, InvalidState, seal, unseal
 
 KEY: Final = b"k" * 32
@@ -119,3 +124,23 @@ def test_only_the_rightful_owner_learns_that_it_has_expired() -> None:
 def test_every_state_that_we_make_comes_back(nonce: bytes, expires_ms: int, owner: str) -> None:
     claim = Claim(owner, b"c" * 32)
     assert unseal(KEY, seal(KEY, nonce, expires_ms, claim), NOW_MS, claim) == nonce
+
+
+def made_for(purpose: bytes) -> str:
+    """The very state, as whoever signs with the same key for this purpose would make it."""
+    body = NONCE + struct.pack(">Q", EXPIRES_MS)
+    owner = hashlib.sha256(CLAIM.owner.encode()).digest()
+    signature = hmac.digest(KEY, purpose + body + owner + CLAIM.call_digest, "sha256")
+    return base64.urlsafe_b64encode(body + signature).decode().rstrip("=")
+
+
+def test_what_was_signed_with_the_same_key_for_another_purpose_is_refused() -> None:
+    """MRTR-006: the store's one secret signs states and cursors."""
+    assert made_for(b"mcp-taskproxy requestState 1") == STATE
+    for purpose in (b"", b"mcp-taskproxy tasks/list cursor 1", b"mcp-taskproxy requestState 2"):
+        assert is_refused(made_for(purpose))
+
+
+def test_a_cursor_is_no_state() -> None:
+    for after in (None, "tpx-1", "x" * 35):  # of any length, also that of a state
+        assert is_refused(list_cursor.seal(KEY, CLAIM.owner, ListPosition(after)))

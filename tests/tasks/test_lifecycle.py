@@ -111,8 +111,9 @@ an_ending = pytest.mark.parametrize("end, ending", ENDINGS.values(), ids=ENDINGS
 def test_an_ending_fixes_what_every_later_read_shows(
     status: TaskStatus, end: Move, ending: TaskStatus
 ) -> None:
-    """TX-STA-001, TX-NEW-006: open questions go, ttl becomes the time elapsed plus the retention."""
-    before = in_status(status)
+    """TX-STA-001, TX-NEW-006: open questions and what users entered go, ttl becomes the time elapsed plus the
+    retention."""
+    before = replace(in_status(status), answers=(answer(7),))
     after = end(before)
     assert after.status is ending
     assert after.inputs == ()

@@ -13,7 +13,7 @@ from proxy.tasks import lifecycle
 from proxy.tasks.lifecycle import TaskEvent
 from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
 from proxy.tasks.task import Task, TaskStatus
-from tests.tasks.examples import ERROR, LATER_MS, POLLING, RESULT, SERVER_INFO, waiting, working
+from tests.tasks.examples import ERROR, LATER_MS, POLLING, RESULT, SERVER_INFO, answer, waiting, working
 
 TRACE = CallTrace("s", "2025-11-25", 7, "e1", is_ours=True)
 ROUND = RoundTrace(b"{}", "{}", b'"s1"', (("input-1", "who"),))
@@ -74,7 +74,7 @@ def ended(task: Task, status: TaskStatus) -> Task:
 
 @pytest.mark.parametrize("status", [s for s in TaskStatus if s.is_terminal])
 def test_nothing_of_it_outlives_the_end(status: TaskStatus) -> None:
-    """Arguments are kept no longer than they are needed."""
-    task = replace(working(), trace=TRACE, round=ROUND, repeat=REPEAT)
+    """Arguments, and what users entered, are kept no longer than they are needed."""
+    task = replace(working(), trace=TRACE, round=ROUND, repeat=REPEAT, answers=(answer(1),))
     over = ended(task, status)
     assert (over.trace, over.round, over.repeat, over.answers) == (None, None, None, ())
