@@ -6,6 +6,7 @@ Holds field report F13; the contract's sections 1 (I3, I6) and 9 ("store broken"
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import sys
 import threading
@@ -27,6 +28,7 @@ from proxy.stores import rows as rows_module
 from proxy.stores.changes import RESULT_IN_ROW_MAX
 from proxy.stores.disk import DiskStore
 from proxy.stores.disk_threads import MOST_THREADS
+from proxy.stores.place import Place
 from proxy.stores.results import ResultFiles
 from proxy.stores.rows import BytesDisk
 from proxy.stores.writer import Change, Writer
@@ -38,6 +40,7 @@ from tests.stores.records import (
     a_task,
     cancelled,
     completed,
+    progressed,
 )
 
 pytestmark = pytest.mark.anyio
@@ -452,3 +455,45 @@ async def test_a_store_whose_files_were_removed_gives_out_no_id_that_would_be_lo
     async with opened(directory, clock) as store:
         for task in kept:
             assert await store.get(task.id) == task
+
+
+async def test_where_the_log_was_removed_what_is_acknowledged_survives_a_kill(
+    directory: Path, clock: ManualClock
+) -> None:
+    """I3: what stood in the log that is gone, and what was stored since."""
+    kept = [a_task(clock) for _ in range(3)]
+    async with opened(directory, clock) as store:
+        await store.create(kept[0])
+        os.unlink(directory / "cache.db-wal")
+        for task in kept[1:]:
+            await store.create(task)
+        shutil.copytree(directory, directory.with_name("killed"))
+    async with opened(directory.with_name("killed"), clock) as store:
+        assert await store.owned("alice") == kept
+
+
+async def test_a_note_that_fails_while_the_store_closes_is_let_be(
+    directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more is queued then, though it is a second later."""
+    closing, goes_on = threading.Event(), threading.Event()
+    disconnect = Place.disconnect
+
+    def slowly(place: Place) -> None:
+        closing.set()
+        assert goes_on.wait(10)
+        disconnect(place)
+
+    async def use() -> None:
+        async with opened(directory, clock) as store:
+            await store.create(task := a_task(clock))
+            await store.note(task, progressed(task, clock, "1/2"))
+            monkeypatch.setattr(Place, "disconnect", slowly)
+            monkeypatch.setattr(Writer, "_try", lambda writer, changes: "disk i/o error")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(use)
+        assert await to_thread.run_sync(closing.wait, 10)
+        for _ in range(3):
+            await clock.advance(1)
+        goes_on.set()

@@ -22,7 +22,7 @@ from proxy.stores import results
 from proxy.stores.changes import RESULT_IN_ROW_MAX
 from proxy.stores.disk import DiskStore
 from proxy.stores.encryption import Keys
-from proxy.stores.records import FORMAT, pack, seal
+from proxy.stores.records import FORMAT, Record, encode, pack, seal
 from proxy.stores.results import ResultFiles, new_name
 from tests.manual_clock import ManualClock
 from tests.stores.disks import LARGE, Gate, on_disk, opened, result_files, sql
@@ -201,3 +201,18 @@ async def test_what_a_killed_check_left_is_swept(store: DiskStore, directory: Pa
     (directory / "results" / "check-list").touch()
     await store.expire()
     assert result_files(directory) == ["check-list"]
+
+
+async def test_a_row_that_somebody_exchanged_is_not_served_as_the_tasks_result(
+    store: DiskStore, directory: Path, clock: ManualClock
+) -> None:
+    """It is sound, and of this task, but not of the state that is known: an older one, say."""
+    task = a_task(clock)
+    await store.create(task)
+    await store.compare_and_set(task, end := completed(task, clock))
+    assert await store.get(task.id) == end
+    other = encode(Record(task=replace(end, tool_error="no")))
+    sql(directory, "UPDATE Cache SET value = ? WHERE key = ?", other, task.id.encode())
+    with pytest.raises(StoreError, match="cannot be read: its row holds another state"):
+        await store.get(task.id)
+    assert await store.get(task.id, result=False) == replace(end, result=None)
