@@ -75,7 +75,7 @@ def assemble_auth(config: Config, secret: bytes, client: ClientSession, clock: C
     if not auth.is_own_resource and not auth.upstream.is_given:
         url = config.upstream.url
         urls = UrlMap(url, config.public_url) if url is not None and config.public_url is not None else None
-        return AuthParts(Admission(gate, spent, urls), Credentials(), spent, metadata, keys)
+        return AuthParts(Admission(gate, spent, urls), Credentials(spent.knows), spent, metadata, keys)
     tokens = _own_tokens(config, client, clock)
     own = OwnCredential(auth.upstream.headers, tokens)
     return AuthParts(Admission(gate, spent, None), own, own, metadata, keys, tokens)

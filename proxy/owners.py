@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,15 +50,18 @@ class Credentials:
     """The latest `Authorization` value of each owner, for what is sent upstream in the owner's name.
 
     In memory only, and only of the owners seen last: an owner who comes back brings it along. Anybody can
-    make values up; so those never used towards the server go first, and there is a bound in bytes.
+    make values up, and have each sent to the server once; so those that were not used twice go first, and
+    those that it refused (`is_refused`). All together have a bound in bytes.
     """
 
     MAX_OWNERS: Final = 10_000
     MAX_BYTES: Final = 32 * 1024 * 1024  # more than most tokens need for so many; a header may have 64 KiB
 
-    def __init__(self) -> None:
+    def __init__(self, is_refused: Callable[[str], bool] = lambda authorization: False) -> None:
+        self._is_refused = is_refused
         self._used: dict[Owner, str | None] = {}  # both: those seen or used last are last
         self._unused: dict[Owner, str | None] = {}
+        self._tried: set[Owner] = set()  # of the unused
         self._bytes = 0
         self._noted = Pulse()
 
@@ -91,16 +95,25 @@ class Credentials:
         """The headers that carry this owner's credential; none for the anonymous owner."""
         value = self._used.pop(owner, _NEVER_SEEN)
         if value == _NEVER_SEEN:
-            value = self._unused.pop(owner, _NEVER_SEEN)
-        if value == _NEVER_SEEN:
-            return {}
-        self._used[owner] = value
+            value = self._tried_value(owner)
+        else:
+            self._used[owner] = value
         return {} if value is None else {"Authorization": value}
+
+    def _tried_value(self, owner: Owner) -> str | None:
+        value = self._unused.get(owner)
+        if value is not None and owner in self._tried and not self._is_refused(value):
+            self._tried.remove(owner)
+            self._used[owner] = self._unused.pop(owner)
+        elif value is not None:
+            self._tried.add(owner)
+        return value
 
     def _forget_another_than(self, owner: Owner) -> None:
         """Than the one who has just come: what is sent in its name is about to ask for it."""
         among = self._unused if len(self._unused) > (owner in self._unused) else self._used
         gone = next(one for one in among if one != owner)
+        self._tried.discard(gone)
         self._bytes -= len(among.pop(gone) or "")
 
 

@@ -110,13 +110,29 @@ def test_what_is_used_outlives_what_anybody_made_up(monkeypatch: pytest.MonkeyPa
     for owner in (one, two):
         credentials.note(owner, "Bearer good")
         assert credentials.headers(owner)
+        assert credentials.headers(owner)
     for n in range(10):
-        credentials.note(Owner(f"token-made-up-{n}"), "Bearer bad")
+        made_up = Owner(f"token-made-up-{n}")
+        credentials.note(made_up, "Bearer bad")
+        assert credentials.headers(made_up)  # sent, and refused
     assert credentials.headers(one) == credentials.headers(two) == {"Authorization": "Bearer good"}
-    assert credentials.headers(Owner("token-made-up-9"))  # now as good as any
+    assert credentials.headers(made_up)  # twice: as good as any
     credentials.note(newest, "Bearer good")
     assert credentials.headers(newest)
     assert credentials.headers(one) == {}  # used longest ago
+
+
+def test_what_the_server_refused_goes_before_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEC-003: however often it is tried."""
+    monkeypatch.setattr(Credentials, "MAX_OWNERS", 2)
+    credentials = Credentials(lambda authorization: authorization == "Bearer bad")
+    real = Owner("token-real")
+    credentials.note(real, "Bearer good")
+    assert credentials.headers(real) == credentials.headers(real)
+    for n in range(5):
+        credentials.note(made_up := Owner(f"token-made-up-{n}"), "Bearer bad")
+        assert all(credentials.headers(made_up) for _ in range(3))
+    assert credentials.headers(real)
 
 
 def test_large_values_are_kept_of_fewer_owners(monkeypatch: pytest.MonkeyPatch) -> None:
