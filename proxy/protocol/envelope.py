@@ -22,8 +22,9 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+# Possessive: else each escape in a string costs memory for a way back that is never gone.
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 _REGULAR_DEPTH: Final = 64  # nesting that one regular expression follows; deeper values take a slow loop
 
 

@@ -377,6 +377,13 @@ def test_a_text_of_very_many_values_takes_little_memory_and_time(raw: bytes) -> 
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 12 * len(raw)
 
 
+def test_a_long_string_of_escapes_takes_no_memory_beside_its_own() -> None:
+    raw = b'{ "text" : "' + rb"x\n" * 6_000_000 + b'" }'
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert [member.key for member in members(raw)] == ["text"]
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 4 * len(raw)
+
+
 @pytest.mark.parametrize("spaced", [b":", b" : "], ids=["compact", "spaced"])
 def test_an_object_is_taken_apart_up_to_so_many_members(
     spaced: bytes, monkeypatch: pytest.MonkeyPatch
