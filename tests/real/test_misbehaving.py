@@ -135,7 +135,7 @@ async def test_a_server_that_crashes_at_its_start_is_named_and_tried_more_and_mo
             for _ in range(3):
                 said = message_of(await client.call_tool("ok"))
                 assert "exited with code 3" in said
-                assert "cannot read the licence file" in said
+                assert "licence" not in said  # its own words are for the log
         assert anyio.current_time() - began >= 0.5
         assert len(patient.server.starts()) == 3
         patient.server.start_as("")
