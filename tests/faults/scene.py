@@ -170,6 +170,7 @@ def _settings(era: EraPlan, store: Path) -> dict[str, Any]:
                 {"match": "again_*", "repeatable": True},
             ],
         },
+        "limits": {"failed_lookups": "10000/s"},  # all that has expired is asked for, at once
         "drain": f"{DRAIN_S}s",
         "store": {"url": f"disk:{store}", "durability": era.durability},
         "log": {"format": "json"},
