@@ -461,7 +461,7 @@ async def test_what_is_sent_while_the_server_dies_arrives_whole_or_fails(serve: 
         await server.inbox.first(5)
         os.kill(server.pid, signal.SIGKILL)
     assert len(outcomes) == 50
-    assert set(outcomes) <= {None, UpstreamClosed, UpstreamUnavailable}
+    assert set(outcomes) <= {None, UpstreamClosed, ServerGone}
     assert outcomes.count(UpstreamClosed) <= 1
     assert set(server.inbox.messages) == {long}  # of the one that it died in, nothing
     assert server.inbox.losses[0].message == "upstream 'search' was killed by SIGKILL"
