@@ -114,6 +114,13 @@ class LineWriter:
         while self._unwritten > ROOM_BYTES and not self.broken.is_set():
             await self._progress.event.wait()
 
+    async def written(self) -> None:
+        """Wait until the client has taken all that it was sent, has stopped reading, or is `broken`."""
+        while self._unwritten and not self.broken.is_set():
+            taken, progress = self._taken, self._progress.event
+            if not await self._clock.wait(progress, STOPPED_S) and self._taken == taken:
+                return
+
     def has_reader(self) -> bool:
         """Whether anybody could still read what is written; in doubt, yes."""
         poll = select.poll()

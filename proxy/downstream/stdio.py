@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 import anyio
@@ -186,6 +187,7 @@ class StdioEndpoint:
 
         One that closed its stdin before it was told anything has not gone: its messages were piped in, and
         it reads what comes. Its requests get some time; those of a person who tries a server in a shell do.
+        What is answered then is written as long as it reads.
         """
         piped_in = not self._writer.wrote and self._writer.has_reader()
         if self._lines is not None:
@@ -194,6 +196,9 @@ class StdioEndpoint:
         with self._last_answers:
             self._last_answers.deadline = anyio.current_time() + (LAST_ANSWERS_S if piped_in else 0.0)
             await self.wait_idle()
+            if piped_in:
+                self._last_answers.deadline = inf
+                await self._writer.written()
         self._cancel(self._in_flight.values())
 
     @staticmethod

@@ -191,6 +191,33 @@ async def test_there_is_room_again_when_the_client_has_read(pipe: Pipe) -> None:
         await there_was.wait()
 
 
+async def test_what_was_sent_is_waited_for_as_long_as_the_client_reads(pipe: Pipe) -> None:
+    clock, read = ManualClock(), 4 * PIPE_HOLDS
+    async with writing(pipe.write_end, clock) as writer, anyio.create_task_group() as tasks:
+
+        def waiting() -> anyio.Event:
+            waited = anyio.Event()
+
+            async def wait() -> None:
+                await writer.written()
+                waited.set()
+
+            tasks.start_soon(wait)
+            return waited
+
+        await writer.written()  # nothing was sent
+        writer.send(b"x" * 2 * read)
+        waited = waiting()
+        await pipe.read(read)
+        await clock.advance(STOPPED_S)
+        assert not waited.is_set()
+        while not waited.is_set():  # it has stopped; the pipe took the last of it maybe a turn ago
+            await clock.advance(STOPPED_S)
+        waited = waiting()
+        await pipe.read(read + 1)
+        await waited.wait()
+
+
 async def test_a_blocked_write_holds_up_nobody(pipe: Pipe) -> None:
     async with writing(pipe.write_end) as writer:
         writer.send(b"x" * (PIPE_HOLDS * 2))

@@ -55,6 +55,8 @@ class Paper(LineWriter):
         super().__init__(-1)
         self.said: list[dict[str, Any]] = []
         self.somebody_reads = True
+        self.is_read = anyio.Event()
+        self.is_read.set()
 
     def send(self, message: bytes) -> None:
         self.said.append(json.loads(message))
@@ -62,6 +64,9 @@ class Paper(LineWriter):
 
     async def room(self) -> None:
         """There is."""
+
+    async def written(self) -> None:
+        await self.is_read.wait()
 
     def has_reader(self) -> bool:
         return self.somebody_reads
@@ -617,6 +622,24 @@ async def test_messages_that_were_piped_in_are_answered_after_the_end_of_stdin()
         with anyio.fail_after(5):
             await it.served.wait()
     assert [m["id"] for m in it.said] == [1]
+
+
+@pytest.mark.parametrize("end", ["it has read all", "SIGTERM"])
+async def test_what_was_answered_to_piped_messages_is_read_to_its_end_first(end: str) -> None:
+    """A large answer takes a slow reader a while."""
+    async with client() as it:
+        it.paper.is_read = anyio.Event()
+        (await it.ask(1)).finish()
+        it.paper.wrote = False  # it is still at it
+        await it.stdin.aclose()
+        await settle()
+        assert not it.paper.done.is_set()
+        if end == "SIGTERM":
+            it.endpoint.drain()
+        else:
+            it.paper.is_read.set()
+        with anyio.fail_after(4):
+            await it.served.wait()
 
 
 async def test_piped_messages_of_a_legacy_client_are_answered_too() -> None:
