@@ -204,9 +204,11 @@ class StdioTransport:
             return "was closed"
         how = (self._process.last_act() if self._process else None) or self._cause
         words = self._stderr.last_words()
+        if words and self._tells_last_words:  # then they are logged with the error
+            return f"{how}; its last words: {words}"
         if words:
             log.warning("upstream_died", upstream=self._name, how=how, last_words=words)
-        return f"{how}; its last words: {words}" if words and self._tells_last_words else how
+        return how
 
     def _receive(self, lines: list[Line | Oversized | Tail]) -> None:
         for line in lines:
