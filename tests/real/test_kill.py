@@ -37,6 +37,8 @@ async def test_kill_9_loses_no_task_and_repeats_no_call(bench: Bench, transport:
         finishing = await together(start(f"finished-{n}", FINISHES_S) for n in range(EACH))
         await together(before.wait_task(task, every_s=0.5) for task in finishing)
         running = await together(start(f"running-{n}", RUNS_ON_S) for n in range(EACH))
+        # A server that has not begun the answer yet has given no place to resume it from.
+        await until(lambda: len(legacy.labels("start")) == 2 * EACH, "the server has begun all calls")
         finished = await together(before.get_task(task, request_id=READ_ID) for task in finishing)
 
     await proxy.kill9()
