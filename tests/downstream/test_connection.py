@@ -70,7 +70,7 @@ async def _drip(stream: SocketStream) -> None:
     try:
         while True:
             await stream.send(b"x")
-            await anyio.sleep(GRACE_S / 20)
+            await anyio.sleep(GRACE_S / 20)  # what is tested is slow; the timer is the loop's own
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass
 
@@ -108,7 +108,7 @@ async def test_a_request_that_is_being_served_is_not_measured_by_its_head() -> N
     async with http_rig(bounds=replace(HASTY, head_s=0.02)) as rig, await rig.connect() as stream:
         await stream.send(raw_post(message()))
         served = await rig.router.next()
-        await anyio.sleep(0.06)
+        await anyio.sleep(0.06)  # three times head_s: the timer is the loop's own, and nothing is to be seen
         served.end()
         assert status_of(await stream.receive()) == 200
 

@@ -6,6 +6,7 @@ gets questions as requests in the middle of its call; over HTTP a client hangs u
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -61,12 +62,12 @@ class Party(Protocol):
 # ------------------------------------------------------------------------------ modern
 
 
-class Modern:
+class Modern(ABC):
     """Over whatever `_ask` sends a request."""
 
+    @abstractmethod
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The response message."""
-        raise NotImplementedError
 
     async def call(self, tool: str, **arguments: Any) -> Heard:
         params: dict[str, Any] = {"name": tool, "arguments": arguments}
