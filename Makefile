@@ -91,5 +91,5 @@ NO_PACKAGES := { echo "make: the locked packages could not be installed (see abo
 	@touch $@
 
 .venv/dev.done: .venv/run.done requirements/dev.txt
-	$(INSTALL) --require-hashes -r requirements/dev.txt || $(NO_PACKAGES)
+	$(INSTALL) --no-compile --require-hashes -r requirements/dev.txt || $(NO_PACKAGES)
 	@touch $@

@@ -127,10 +127,11 @@ def make_venv(name: str) -> None:
         return
     print(f"tools: making the environment {name}", flush=True)
     shutil.rmtree(home, ignore_errors=True)
-    venv.create(home, with_pip=True)
-    pip = (home / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--retries", FETCH_RETRIES)
+    venv.create(home)  # our own pip fills it: half the time of making one there first
+    pip = (sys.executable, "-m", "pip", "--python", home / "bin" / "python", "--disable-pip-version-check")
+    install = ("install", "--retries", FETCH_RETRIES, "--no-compile", "-r", lock)
     log = WORK / f"fetch-{name}.log"
-    _fetch(f"the Python packages of {lock.name}", (*pip, "install", "-r", lock), cwd=TESTS, log=log)
+    _fetch(f"the Python packages of {lock.name}", (*pip, *install), cwd=TESTS, log=log)
     (home / READY).write_text(stamp)
 
 
