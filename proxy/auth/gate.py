@@ -63,7 +63,9 @@ class TokenGate:
 
 
 class GatewayGate:
-    """A gateway names the user in a header. Nobody else is listened to, with the header or without."""
+    """A gateway names the user in a header. Nobody else is listened to, with the header or without. Two lines
+    are two users, and so is a comma, which is how some write two lines as one: one of them is then a client's
+    own word."""
 
     def __init__(self, header: str, trusted: Sequence[str], secret: bytes) -> None:
         self._header = header
@@ -75,7 +77,7 @@ class GatewayGate:
         if not self._is_trusted(peer):
             raise _forbidden("untrusted_peer", "requests are taken from the gateway alone (auth.gateway)")
         names = headers.getall(self._header, ())
-        if len(names) != 1 or not 0 < len(names[0].strip()) <= MAX_NAME_CHARS:
+        if len(names) != 1 or not 0 < len(names[0].strip()) <= MAX_NAME_CHARS or "," in names[0]:
             raise _forbidden("no_user", "the gateway has named no user, or several (auth.gateway)")
         return owner_by_name(self._secret, f"header {self._header.lower()}", names[0].strip())
 

@@ -132,12 +132,17 @@ async def test_nobody_elses_word_is_taken(peer: str | None, headers: tuple[tuple
         (("X-User", ""),),
         (("X-User", " "),),
         (("X-User", "alice"), ("X-User", "bob")),
+        (("X-User", "alice"), ("x-user", "alice")),
+        (("X-User", "alice,bob"),),
+        (("X-User", "alice, bob"),),
+        (("X-User", ",bob"),),
+        (("X-User", "CN=bob,O=example"),),
         (("X-User", "a" * (MAX_NAME_CHARS + 1)),),
     ],
-    ids=["none", "empty", "blank", "two", "long"],
+    ids=["none", "empty", "blank", "two", "twice", "joined", "joined-2", "joined-3", "dn", "long"],
 )
 async def test_a_user_who_is_not_named_for_sure_is_nobody(headers: tuple[tuple[str, str], ...]) -> None:
-    """Two, if a client had its own passed through."""
+    """Two, in two lines or in one, if a client had its own passed through."""
     with pytest.raises(Unauthorized) as caught:
         await by_gateway("10.0.0.1", *headers)
     assert caught.value.http_status == 403
