@@ -5,8 +5,8 @@ Above: `config` alone, as the types of its fields. Contract section 11.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from ipaddress import ip_address, ip_network
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
 from typing import Annotated, Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
@@ -44,6 +44,8 @@ def _url_path(value: str) -> str:
 
 
 def _split_url(value: str) -> SplitResult:
+    if not value.isprintable() or " " in value or "\\" in value:
+        raise ValueError("that is not a URL")
     try:
         parts = urlsplit(value)
         port_is_wrong = parts.port == 0
@@ -114,6 +116,14 @@ HostName: TypeAlias = Annotated[str, AfterValidator(_host)]
 
 Network: TypeAlias = Annotated[str, AfterValidator(_network)]
 """IP addresses: one, or those of a network."""
+
+
+def are_all_addresses(networks: Iterable[str]) -> bool:
+    """Whether these have every address of IPv4, or of IPv6, in them."""
+    given = [ip_network(network) for network in networks]
+    of_4 = collapse_addresses(one for one in given if isinstance(one, IPv4Network))
+    of_6 = collapse_addresses(one for one in given if isinstance(one, IPv6Network))
+    return any(one.prefixlen == 0 for one in of_4) or any(one.prefixlen == 0 for one in of_6)
 
 
 def is_loopback_name(name: str) -> bool:

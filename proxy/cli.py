@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import shutil
 import sys
 import traceback
@@ -17,17 +16,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import anyio
 import click
 import yaml
 
 from proxy import __version__, logs
+from proxy.complaints import shown
 from proxy.config import Config, UpstreamConfig
 from proxy.ending import leave_hanging_threads
 from proxy.errors import ConfigError
 from proxy.pid1 import run_below
+from proxy.secrecy import masked, masked_program, masked_url
 from proxy.sources import FILE_VARIABLE, FLAGS, load
 
 NAME: Final = "mcp-taskproxy"
@@ -35,12 +35,15 @@ CHECK: Final = "check-config"
 YOUNG_OBJECTS: Final = (
     10_000  # some megabytes at most; Python's 700 are less than a few requests at once have
 )
-MASK: Final = "***"
-_OPTION: Final = re.compile(r"-\w|--\w[\w-]*")
 
 EXIT_OURS: Final = 1
 EXIT_OPERATOR: Final = 2
 EXIT_INTERRUPTED: Final = 130  # what shells expect after SIGINT
+
+_TRUSTED: Final = {
+    "auth.gateway.trusted": "whoever reaches this address is whoever they say they are",
+    "trusted_proxies": "whoever reaches this address says where they come from",
+}
 
 _FORMS: Final = """
 \b
@@ -111,7 +114,7 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | Non
 def _options(words: Sequence[str], **said: Any) -> dict[str, Any]:
     """Puts durable tasks in front of an MCP server that has none."""
     if words:
-        raise click.UsageError(f"unexpected {words[0]!r}: the server's command goes after --")
+        raise click.UsageError(f"unexpected {shown(words[0])}: the server's command goes after --")
     return said
 
 
@@ -127,35 +130,18 @@ def _configured(said: Mapping[str, Any], environ: Mapping[str, str]) -> Config:
 def effective(config: Config) -> str:
     """The settings in force as YAML that can be loaded again, but for the values that may be secret."""
     settings = config.model_dump(mode="json")
-    upstream = settings["upstream"]
-    upstream["env"] = dict.fromkeys(upstream["env"], MASK)
-    if upstream["command"] is not None:
-        program, *words = upstream["command"]
-        upstream["command"] = [program, *map(_masked, words)]
-    if upstream["url"] is not None:
-        url = urlsplit(upstream["url"])
-        upstream["url"] = url._replace(query=MASK if url.query else "").geturl()
-    credential = settings["auth"]["upstream"]
-    credential["headers"] = dict.fromkeys(credential["headers"], MASK)
-    if credential["client_secret"] is not None:
-        credential["client_secret"] = MASK
-    encryption = settings["store"]["encryption"]
-    encryption["keys"] = [MASK for _ in encryption["keys"]]
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-
-
-def _masked(word: str) -> str:
-    """Of a server's arguments, the names of options: what else stands there may be their values."""
-    option, gives_value, _ = word.partition("=")
-    if not _OPTION.fullmatch(option):
-        return MASK
-    return f"{option}={MASK}" if gives_value else option
+    if not config.store.encryption.is_on:
+        del settings["store"]["encryption"]
+    for name in ("jwt", "gateway"):
+        if not getattr(config.auth, name).is_on:
+            del settings["auth"][name]
+    return yaml.safe_dump(masked(settings), sort_keys=False, allow_unicode=True)
 
 
 def check_command(upstream: UpstreamConfig, environ: Mapping[str, str]) -> None:
     """Raise ConfigError if the upstream's program or working directory is not there."""
     if upstream.cwd is not None and not Path(upstream.cwd).is_dir():
-        raise ConfigError(f"upstream.cwd: no directory {upstream.cwd!r}")
+        raise ConfigError(f"upstream.cwd: no directory {masked_url(upstream.cwd)!r}")
     if upstream.command is None:
         return
     program = upstream.command[0]
@@ -164,8 +150,7 @@ def check_command(upstream: UpstreamConfig, environ: Mapping[str, str]) -> None:
     else:
         found = shutil.which(program, path=upstream.env.get("PATH", environ.get("PATH")))
     if found is None:
-        shown = program.split()[0] + " …" if len(program.split()) > 1 else program  # arguments may be secret
-        raise ConfigError(f"upstream.command: no program {shown!r} that can be run")
+        raise ConfigError(f"upstream.command: no program {masked_program(program)!r} that can be run")
 
 
 def _serve(config: Config) -> None:
@@ -201,6 +186,8 @@ def _announce(config: Config, url: str) -> None:
             listen=config.listen,
             meaning="everybody who reaches this address can call the server's tools",
         )
+    for setting in config.trust_everybody:
+        log.warning("everybody_is_trusted", setting=setting, meaning=_TRUSTED[setting])
 
 
 def _complain_of(exc: BaseException, debug: bool) -> int:

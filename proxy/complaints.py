@@ -14,19 +14,11 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from proxy.config import Config, NotYet
+from proxy.secrecy import MASK, KeyPath, is_of_secrets, masked_url, may_be_secret, shown_name
 
-KeyPath: TypeAlias = tuple[str, ...]
 Location: TypeAlias = tuple[int | str, ...]
 
 _SHOWN_CHARS: Final = 60  # the line must stay one
-_SECRET: Final[tuple[KeyPath, ...]] = (
-    ("upstream", "command"),
-    ("upstream", "url"),
-    ("upstream", "env"),
-    ("auth", "upstream", "headers"),
-    ("auth", "upstream", "client_secret"),
-    ("store", "encryption", "keys"),
-)
 
 _NEED: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "value_error": lambda ctx: str(ctx["error"]),
@@ -54,12 +46,7 @@ def one_line(errors: Iterable[ErrorDetails], origins: Mapping[KeyPath, str], kno
     error = min(errors, key=lambda e: e["type"] != "extra_forbidden")
     loc = error["loc"]
     fault = _unknown_key(loc, known) if error["type"] == "extra_forbidden" else _bad_value(error)
-    return ": ".join(part for part in (_origin(_names(loc), origins), _dotted(loc), fault) if part)
-
-
-def is_secret(path: KeyPath) -> bool:
-    """Whether what stands there must not be repeated."""
-    return any(path[: len(secret)] == secret for secret in _SECRET)
+    return ": ".join(part for part in (_origin(_names(loc), origins), _dotted(_shown(error)), fault) if part)
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
@@ -79,10 +66,9 @@ def shown(value: object) -> str:
             return str(value)
         case str() if "@" in value:  # a URL may hold credentials
             return "text with an @ in it"
-        case str() if "?" in value and not value.endswith("?…"):  # so may its query
-            return shown(value.partition("?")[0] + "?…")
         case str():
-            return repr(value if len(value) <= _SHOWN_CHARS else value[:_SHOWN_CHARS] + "…")
+            text = masked_url(value)
+            return repr(text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…")
         case list() | tuple():
             return "a list"
         case dict():
@@ -99,7 +85,7 @@ def _bad_value(error: ErrorDetails) -> str:
     about_the_whole = error["type"] == "value_error" and isinstance(error["input"], dict | list | tuple)
     if about_the_whole or isinstance(error.get("ctx", {}).get("error"), NotYet):
         return need
-    secret = is_secret(_names(error["loc"]))
+    secret = may_be_secret(_names(error["loc"]))
     return f"found {type(error['input']).__name__ if secret else shown(error['input'])}; {need}"
 
 
@@ -133,6 +119,13 @@ def _origin(path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
             return origins[path[:length]]
     inside = (origin for key, origin in origins.items() if key[: len(path)] == path)
     return " and ".join(dict.fromkeys(inside))
+
+
+def _shown(error: ErrorDetails) -> Location:
+    """Where the fault is. `{X-Key:abc}`, without a space, is a key that has no value in YAML."""
+    loc = tuple(part if isinstance(part, int) else shown_name(part) for part in error["loc"])
+    is_bare = error["input"] is None and error["type"] != "missing"
+    return (*loc[:-1], MASK) if is_bare and is_of_secrets(_names(error["loc"])) else loc
 
 
 def _names(loc: Location) -> KeyPath:

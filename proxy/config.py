@@ -25,16 +25,18 @@ from proxy.addresses import (
     Origin,
     PlainUrl,
     UrlPath,
+    are_all_addresses,
     is_loopback_name,
 )
 from proxy.config_auth import AuthConfig, check_auth
 from proxy.config_encryption import EncryptionConfig
 from proxy.config_limits import LimitsConfig
+from proxy.secrecy import masked_program, masked_url
 from proxy.sections import AtLeastOne, Section
 from proxy.units import Seconds, SomeSeconds, format_seconds
 
 _LAUNCHER: Final = re.compile(r"npx|uvx?|pipx|node|bunx?|deno|run|python[\d.]*|-y|--yes|-m|-u")
-_PLAIN_WORD: Final = re.compile(r"\w[\w.-]*")
+_PLAIN_PATH: Final = re.compile(r"(@?[\w.~][\w.~+-]*)?(/[\w.~+-]+)*")
 
 
 class NotYet(ValueError):
@@ -72,14 +74,14 @@ def _derived_name(upstream: Mapping[str, Any]) -> str:
     """
     if url := upstream.get("url"):
         return str(urlsplit(url).netloc)
-    words = [PurePosixPath(word).name for word in upstream.get("command") or ()]
+    words = upstream.get("command") or ()
     for word in words:
-        if _LAUNCHER.fullmatch(word):
-            continue
-        if not _PLAIN_WORD.fullmatch(word):
+        name = PurePosixPath(word).name
+        if not _PLAIN_PATH.fullmatch(word) and not _LAUNCHER.fullmatch(word):
             break
-        return word.removesuffix(".py").removesuffix(".js")
-    return words[0] if words else "upstream"
+        if not _LAUNCHER.fullmatch(name):
+            return name.removesuffix(".py").removesuffix(".js")
+    return PurePosixPath(masked_program(words[0])).name if words else "upstream"
 
 
 class UpstreamConfig(Section):
@@ -115,8 +117,8 @@ class UpstreamConfig(Section):
     def place(self) -> str:
         """For logs: the program or the URL, without arguments and query, which may hold secrets."""
         if self.url is not None:
-            return urlsplit(self.url)._replace(query="").geturl()
-        return f"command {self.command[0]}" if self.command else ""
+            return masked_url(self.url)
+        return f"command {masked_program(self.command[0])}" if self.command else ""
 
 
 class PollInterval(Section):
@@ -170,13 +172,18 @@ class TasksConfig(Section):
     ttl: TtlRange = Field(default_factory=TtlRange)
     tools: tuple[ToolRule, ...] = Field(default_factory=tuple)
 
+    @property
+    def longest(self) -> float:
+        """Seconds after which a record that did not change is of no use to anybody."""
+        return max(self.retention, self.ttl.most, self.runtime_limit, self.input_limit)
+
 
 class StoreConfig(Section):
     """Where tasks live, what a commit survives, and who can read it."""
 
     url: Annotated[str, AfterValidator(_store_url)] = "disk:./taskproxy-data"
     durability: Literal["power", "process"] = "power"
-    encryption: EncryptionConfig = Field(default_factory=EncryptionConfig)
+    encryption: EncryptionConfig = EncryptionConfig.model_construct()
 
     @property
     def directory(self) -> Path | None:
@@ -246,13 +253,20 @@ class Config(Section):
         """What tokens that are verified here may be for; our public URL, unless told otherwise."""
         if self.auth.jwt.audience or self.public_url is None:
             return self.auth.jwt.audience
-        plain = self.public_url.rstrip("/")
-        return (plain, f"{plain}/")
+        plain = self.public_url.removesuffix("/")
+        return (plain, f"{plain}/")  # people take the two for one, and clients send either
+
+    @property
+    def trust_everybody(self) -> tuple[str, ...]:
+        """The settings that believe whoever comes, since they name all addresses there are."""
+        named = {"auth.gateway.trusted": self.auth.gateway.trusted, "trusted_proxies": self.trusted_proxies}
+        return tuple(setting for setting, networks in named.items() if are_all_addresses(networks))
 
     @property
     def is_open(self) -> bool:
         """Whether strangers may call the server's tools through us, unless it refuses them itself."""
-        return self.faces_network and not self.auth.authenticates
+        is_closed = self.auth.authenticates and "auth.gateway.trusted" not in self.trust_everybody
+        return self.faces_network and not is_closed
 
     def describe(self, url: str | None = None) -> dict[str, str]:
         """The facts of the start-up line: what is served, where, to whom, with which store.
@@ -264,7 +278,7 @@ class Config(Section):
         if self.store.directory is None:
             store = "memory: results do not survive a restart"
         to = "the NETWORK, without authentication" if self.is_open else "this machine only"
-        if self.faces_network and self.auth.authenticates:
+        if self.faces_network and not self.is_open:
             to = "the network, whoever is authenticated"
         return {
             "upstream": self.upstream.name,

@@ -66,7 +66,7 @@ Scope: TypeAlias = Annotated[str, AfterValidator(_scope)]
 
 
 class JwtConfig(Section):
-    """Tokens that are verified here: on where `issuer` is set."""
+    """Tokens that are verified here: off without this section, and never by a section that is empty."""
 
     issuer: Text | None = None
     audience: tuple[Text, ...] = Field(default_factory=tuple)
@@ -77,27 +77,36 @@ class JwtConfig(Section):
 
     @model_validator(mode="after")
     def _is_whole(self) -> JwtConfig:
-        keys = [name for name in ("jwks_url", "jwks_file") if getattr(self, name) is not None]
-        if self.issuer is None and (keys or self.audience):
-            raise ValueError("issuer is missing: whose tokens are they?")
-        if self.issuer is not None and len(keys) != 1:
+        if self.issuer is None:
+            raise ValueError(
+                "issuer is missing: whose tokens are they? Without this section none is verified"
+            )
+        if (self.jwks_url is None) == (self.jwks_file is None):
             raise ValueError("the issuer's keys are needed: jwks_url or jwks_file, one of them")
         return self
 
+    @property
+    def is_on(self) -> bool:
+        return self.issuer is not None
+
 
 class GatewayConfig(Section):
-    """A gateway in front that knows who the user is, and says it in a header: on where `header` is set."""
+    """A gateway in front that knows who the user is, and says it in a header: off without this section."""
 
     header: HeaderName | None = None
     trusted: tuple[Network, ...] = Field(default_factory=tuple)
 
     @model_validator(mode="after")
     def _is_whole(self) -> GatewayConfig:
-        if (self.header is None) != (not self.trusted):
+        if self.header is None or not self.trusted:
             raise ValueError(
                 "header and trusted go together: the header is believed from those addresses alone"
             )
         return self
+
+    @property
+    def is_on(self) -> bool:
+        return self.header is not None
 
 
 class UpstreamAuthConfig(Section):
@@ -133,14 +142,14 @@ class AuthConfig(Section):
     """Without a word about it, `Authorization` goes to the server unchanged, and its hash is the owner."""
 
     mode: Literal["stand_in", "own_resource"] = "stand_in"
-    jwt: JwtConfig = Field(default_factory=JwtConfig)
-    gateway: GatewayConfig = Field(default_factory=GatewayConfig)
+    jwt: JwtConfig = JwtConfig.model_construct()
+    gateway: GatewayConfig = GatewayConfig.model_construct()
     scopes: tuple[Scope, ...] = Field(default_factory=tuple)
     upstream: UpstreamAuthConfig = Field(default_factory=UpstreamAuthConfig)
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> AuthConfig:
-        if self.jwt.issuer is not None and self.gateway.header is not None:
+        if self.jwt.is_on and self.gateway.is_on:
             raise ValueError("jwt and gateway both say who a client is; use one of them")
         if self.is_own_resource and not self.authenticates:
             raise ValueError("mode own_resource needs jwt or gateway: who else would check the clients?")
@@ -154,7 +163,7 @@ class AuthConfig(Section):
     @property
     def authenticates(self) -> bool:
         """Whether nobody is let in whose name is not known for sure."""
-        return self.jwt.issuer is not None or self.gateway.header is not None
+        return self.jwt.is_on or self.gateway.is_on
 
 
 def check_auth(auth: AuthConfig, *, is_stdio: bool, has_url: bool, has_public_url: bool) -> None:
@@ -171,9 +180,9 @@ def check_auth(auth: AuthConfig, *, is_stdio: bool, has_url: bool, has_public_ur
         raise ValueError(
             "auth.upstream is for auth.mode own_resource: in stand_in the server gets what the client sends"
         )
-    if auth.is_own_resource and auth.jwt.issuer is not None and not has_public_url:
+    if auth.is_own_resource and auth.jwt.is_on and not has_public_url:
         raise ValueError(
             "public_url is missing: auth.mode own_resource needs it, as the name of the resource"
         )
-    if auth.jwt.issuer is not None and not auth.jwt.audience and not has_public_url:
+    if auth.jwt.is_on and not auth.jwt.audience and not has_public_url:
         raise ValueError("auth.jwt.audience is missing, and public_url, which would stand for it")

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from proxy.errors import ConfigError
 from proxy.sections import Section
@@ -45,14 +45,31 @@ def _one_or_several(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _no_key(value: str) -> str:
+    try:
+        _key(value)
+    except ValueError:
+        return value
+    raise ValueError("that is a key; it goes into keys, or into a file that is named here")
+
+
 SecretKey: TypeAlias = Annotated[SecretStr, AfterValidator(_is_key)]
 
 
 class EncryptionConfig(Section):
-    """Off without keys. The first one encrypts, each decrypts; those of the file come after the others."""
+    """Off without this section, and never by a section that is empty. The first key encrypts, each decrypts;
+    those of the file come after the others."""
 
     keys: Annotated[tuple[SecretKey, ...], BeforeValidator(_one_or_several)] = Field(default_factory=tuple)
-    key_file: str | None = Field(default=None, min_length=1)
+    key_file: Annotated[str, Field(min_length=1), AfterValidator(_no_key)] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_key(self) -> EncryptionConfig:
+        if not self.is_on:
+            raise ValueError(
+                "no key is given: keys or key_file; to do without encryption, take the section away"
+            )
+        return self
 
     @property
     def is_on(self) -> bool:

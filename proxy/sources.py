@@ -18,9 +18,10 @@ from typing import Any, Final, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from proxy.complaints import KeyPath, did_you_mean, is_secret, is_section, one_line, shown
+from proxy.complaints import did_you_mean, is_section, one_line
 from proxy.config import Config, UpstreamConfig
 from proxy.errors import ConfigError
+from proxy.secrecy import KeyPath, shown_name
 from proxy.units import WRITTEN_BY_PEOPLE
 
 PREFIX: Final = "MCP_TASKPROXY_"
@@ -37,8 +38,8 @@ FLAGS: Final[Mapping[str, KeyPath]] = {
 }
 """What the command line can set. `command` is what follows `--`."""
 
-_NEVER_EMPTY: Final = "MCP_TASKPROXY_STORE__ENCRYPTION__KEYS"
-"""Where that is most likely the work of a secret that was not found, and nobody would notice."""
+_NEVER_EMPTY: Final = ("MCP_TASKPROXY_AUTH", "MCP_TASKPROXY_STORE__ENCRYPTION")
+"""Where that is most likely the work of what was not found, and nobody would notice what it turns off."""
 
 _OF_THE_OTHER_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     "command": ("url", "endpoint_prefix"),
@@ -47,6 +48,8 @@ _OF_THE_OTHER_KIND: Final[Mapping[str, tuple[str, ...]]] = {
 
 # What Kubernetes puts into a pod beside a Service that bears our name; nobody set it for us.
 _SERVICE_LINK: Final = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?")
+
+_UNQUOTED: Final = re.compile(r"""(?:[^'"]|'.'|"'"|'<[a-z ]+>'|'\\\w{1,9}')*""")
 
 _NULL: Final = re.compile(r"(?:~|null|Null|NULL|)\Z")
 
@@ -118,7 +121,7 @@ def _put(merged: dict[str, Any], setting: Setting) -> None:
             below = section[key] = {}
         section = below
     last = setting.path[-1]
-    if setting.value is None and isinstance(section.get(last), dict):
+    if setting.value in (None, {}) and isinstance(section.get(last), dict):
         return  # a section with nothing in it takes nothing away
     section[last] = setting.value
 
@@ -131,15 +134,30 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Setting]:
         yield Setting(path, value, origin)
 
 
-class _FileLoader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):
+    """YAML in which a value that is not of the kind that it seems to be (`!!int x`) is its writer's fault."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except _ODD_VALUES as exc:
+            fault = "a value that is not what it seems to be; put it in quotes"
+            raise yaml.constructor.ConstructorError(None, None, fault, node.start_mark) from exc
+
+
+_ODD_VALUES: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+"""What its constructors stumble over: a 13th month, a number without digits."""
+
+
+class _FileLoader(_Loader):
     """YAML in which a key that stands twice is an error, not the loss of the first one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
-        for key, _ in node.value:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                 if key.value in seen:
-                    fault = f"the key {key.value!r} stands twice"
+                    fault = f"the key {shown_name(key.value)} stands twice"
                     raise yaml.constructor.ConstructorError(None, None, fault, key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -152,14 +170,14 @@ def _from_file(file: Path) -> Iterator[Setting]:
         raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{file}: not UTF-8 at byte {exc.start}") from exc
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, RecursionError) as exc:
         raise ConfigError(f"{file}: {_yaml_fault(exc)}") from exc
     if found is not None and not isinstance(found, dict):
-        raise ConfigError(f"{file}: found {shown(found)}; a mapping of settings is needed")
+        raise ConfigError(f"{file}: found {type(found).__name__}; a mapping of settings is needed")
     yield from _leaves((), found, str(file))
 
 
-class _TextLoader(yaml.SafeLoader):
+class _TextLoader(_Loader):
     """YAML whose scalars stay text, but for null: the models know which of them are numbers."""
 
 
@@ -174,11 +192,11 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
         head, found, name = rest.partition("UPSTREAM__ENV__")
         if found and not head:
             yield Setting(("upstream", "env", name), text, variable)
-        elif variable == _NEVER_EMPTY and not text.strip():
-            raise ConfigError(f"{variable}: it is empty; give a key, or take the variable away")
+        elif variable.startswith(_NEVER_EMPTY) and not text.strip():
+            raise ConfigError(f"{variable}: it is empty; give it a value, or take the variable away")
         elif text:  # an empty variable is a variable that is not set
             path, annotation = _known_variable(variable, rest)
-            yield from _leaves(path, _environment_value(variable, path, text, annotation), variable)
+            yield from _leaves(path, _environment_value(variable, text, annotation), variable)
 
 
 def _known_variable(variable: str, rest: str) -> tuple[KeyPath, Any]:
@@ -190,14 +208,14 @@ def _known_variable(variable: str, rest: str) -> tuple[KeyPath, Any]:
     return path, known[path]
 
 
-def _environment_value(variable: str, path: KeyPath, text: str, annotation: Any) -> Any:
+def _environment_value(variable: str, text: str, annotation: Any) -> Any:
     """Lists and sections are YAML, `[npx, -y, some-server]`; anything else is the text as it stands."""
     if not _holds_several(annotation):
         return None if _NULL.match(text) else text
     try:
         return yaml.load(text, Loader=_TextLoader)  # noqa: S506 - it is a SafeLoader
-    except yaml.YAMLError as exc:
-        raise ConfigError(f"{variable}: {'not YAML' if is_secret(path) else _yaml_fault(exc)}") from exc
+    except (yaml.YAMLError, RecursionError) as exc:
+        raise ConfigError(f"{variable}: {_yaml_fault(exc)}") from exc
 
 
 def _from_flags(flags: Mapping[str, Any]) -> Iterator[Setting]:
@@ -222,8 +240,17 @@ def _holds_several(annotation: Any) -> bool:
     return get_origin(annotation) in (tuple, Mapping) or is_section(annotation)
 
 
-def _yaml_fault(exc: yaml.YAMLError) -> str:
+def _yaml_fault(exc: Exception) -> str:
+    """Where it is and what it is, without the text that stands there: a wrong file may be a secret one."""
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
-        mark = exc.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {exc.problem or exc.context}"
-    return "not YAML: " + " ".join(str(exc).split())
+        mark, problem = exc.problem_mark, exc.problem or exc.context or ""
+        return f"line {mark.line + 1}, column {mark.column + 1}: {_told(problem)}"
+    if isinstance(exc, yaml.reader.ReaderError):
+        return f"not YAML: character {exc.position + 1} is none of a text"
+    return "nested too deeply" if isinstance(exc, RecursionError) else "not YAML"
+
+
+def _told(problem: str) -> str:
+    """Up to the first quoted text that is neither one character nor a word of YAML's grammar."""
+    found = _UNQUOTED.match(problem)
+    return found[0].rstrip() if found else ""

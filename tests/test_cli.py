@@ -120,6 +120,16 @@ def test_an_open_bind_is_announced_loudly(shell: Shell) -> None:
     assert "warning open_without_authentication" in lines[1]
 
 
+def test_trust_in_everybody_is_announced_loudly(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    gateway = "{gateway: {header: X-User, trusted: [0.0.0.0/0]}}"
+    file.write_text(f"{{upstream: {{url: 'http://h'}}, trusted_proxies: ['::/0'], auth: {gateway}}}")
+    assert shell("--config", str(file)) == 0
+    warnings = [line for line in shell.err.splitlines() if "warning everybody_is_trusted" in line]
+    assert ["setting=auth.gateway.trusted" in line for line in warnings] == [True, False]
+    assert ["setting=trusted_proxies" in line for line in warnings] == [False, True]
+
+
 # What is printed.
 
 
@@ -131,6 +141,17 @@ def test_check_config_prints_settings_that_can_be_loaded_again(shell: Shell, tmp
     printed.write_text(shell.out)
     expected = {"--listen": "127.0.0.1:0", "--threshold": "250ms", "command": ["no-such-program", "-y"]}
     assert load(printed, {}, {}) == load(None, {}, expected)
+
+
+def test_check_config_leaves_out_what_is_off(shell: Shell, tmp_path: Path) -> None:
+    """An empty section would be an error."""
+    file = tmp_path / "f.yaml"
+    file.write_text("upstream: {command: [x]}\nauth: {gateway: {header: X-User, trusted: [10.0.0.1]}}")
+    assert shell("check-config", "--config", str(file)) == 0
+    printed = yaml.safe_load(shell.out)
+    assert ("jwt" in printed["auth"], "encryption" in printed["store"]) == (False, False)
+    file.write_text(shell.out)
+    assert load(file, {}, {}).auth.gateway.header == "X-User"
 
 
 def test_check_config_may_stand_after_the_flags(shell: Shell) -> None:

@@ -76,8 +76,8 @@ NEED_SECTION = "a section is needed: the keys that belong here, each with its va
         ("path: /healthz/", "path: found '/healthz/'; that path is taken by the health checks"),
         ("public_url: mcp.example", "public_url: found 'mcp.example'; an http:// or https:// URL is needed"),
         ("public_url: 'http://h:x/'", "public_url: found 'http://h:x/'; that is not a URL"),
-        ("public_url: 'http://h/?a'", "public_url: found 'http://h/?…'; a URL without ? is needed"),
-        ("public_url: 'http://h/#a'", "public_url: found 'http://h/#a'; a URL without # is needed"),
+        ("public_url: 'http://h/?a'", "public_url: found 'http://h/?***'; a URL without ? is needed"),
+        ("public_url: 'http://h/#a'", "public_url: found 'http://h/#***'; a URL without # is needed"),
         (
             "allowed_origins: ['https://a.example/x']",
             "allowed_origins[0]: found 'https://a.example/x';"
@@ -92,11 +92,11 @@ NEED_SECTION = "a section is needed: the keys that belong here, each with its va
         ("allowed_hosts: a.example", "allowed_hosts: found 'a.example'; a list is needed"),
         (
             "store: {url: 'sqlite:x'}",
-            "store.url: found 'sqlite:x'; memory: or disk:DIR is needed, such as disk:./taskproxy-data",
+            "store.url: found str; memory: or disk:DIR is needed, such as disk:./taskproxy-data",
         ),
         (
             "store: {url: 'disk://x'}",
-            "store.url: found 'disk://x'; a directory follows disk: at once, such as disk:/data",
+            "store.url: found str; a directory follows disk: at once, such as disk:/data",
         ),
         (
             "store: {url: 'redis://h'}",
@@ -120,7 +120,7 @@ def test_the_line_names_file_key_value_and_cure(tmp_path: Path, text: str, line:
             {"command": "npx some-server"},
             "upstream.command: found str; the command is a list of its words, such as [npx, -y, some-server]",
         ),
-        (5, f"upstream: found 5; {NEED_SECTION}"),
+        (5, f"upstream: found int; {NEED_SECTION}"),
         ({"command": []}, "upstream.command: the command has no words"),
         ({"command": [1]}, f"upstream.command[0]: found int; {NEED_TEXT}"),
         (
@@ -145,20 +145,6 @@ def test_the_line_names_the_flag_or_the_variable(tmp_path: Path) -> None:
     assert complaint(
         tmp_path, "", {"MCP_TASKPROXY_TASKS__TOOLS": "[{match: x}, {match: y, input: tsk}]"}
     ) == ("MCP_TASKPROXY_TASKS__TOOLS: tasks.tools[1].input: found 'tsk'; allowed: 'auto' or 'task'")
-
-
-def test_secrets_are_not_repeated(tmp_path: Path) -> None:
-    for settings in (
-        {"upstream": {"url": "http://me:s3cret@h/mcp"}},
-        {"upstream": {"url": "htps://h/s3cret/mcp?api_key=s3cret"}},
-        {"upstream": {"url": "https://h/mcp?api_key=s3cret#x"}},
-        {"upstream": {"command": "server --api-key=s3cret"}},
-        {"upstream": {"command": ["server", ["s3cret"]]}},
-        {"upstream": {"command": ["server"]}, "public_url": "htps://h/?api_key=s3cret"},
-        {"upstream": {"command": ["x"], "env": {"KEY": ["s3cret"]}}},
-        {"store": {"url": "postgres://me:s3cret@h"}},
-    ):
-        assert "s3cret" not in complaint(tmp_path, settings, flags={})
 
 
 def test_a_long_value_is_cut(tmp_path: Path) -> None:

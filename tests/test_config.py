@@ -28,12 +28,32 @@ def test_the_example_equals_the_defaults() -> None:
     assert load(EXAMPLE, {}, {}) == Config(upstream=upstream)
 
 
+def example_with(*sections: str) -> Any:
+    """The example with some of its sections that are comments, since without them something is off."""
+    text = EXAMPLE.read_text()
+    for name in sections:
+        (found,) = re.findall(rf"^  # {name}:\n(?:  #.*\n)+", text, re.MULTILINE)
+        text = text.replace(found, re.sub(r"^  # ?", "  ", found, flags=re.MULTILINE))
+    return yaml.safe_load(text)
+
+
 @pytest.mark.parametrize("key", list(all_keys(Config)), ids=".".join)
 def test_the_example_gives_every_setting(key: tuple[str, ...]) -> None:
-    section = yaml.safe_load(EXAMPLE.read_text())
+    section = example_with("jwt", "gateway", "encryption")
     for name in key:
         assert name in section
         section = section[name]
+
+
+@pytest.mark.parametrize("name", ["jwt", "gateway", "encryption"])
+def test_the_sections_that_are_comments_can_be_used_as_they_are(name: str) -> None:
+    given = example_with(name)
+    changed = Config.model_validate({**given, "public_url": "https://p.example/mcp"})
+    section = getattr(changed.store if name == "encryption" else changed.auth, name)
+    assert section.is_on
+    for setting, field in type(section).model_fields.items():
+        is_example = setting in ("issuer", "jwks_url", "header", "trusted", "key_file")
+        assert is_example or getattr(section, setting) == field.get_default(call_default_factory=True)
 
 
 @pytest.mark.parametrize("field", list(ToolRule.model_fields))
@@ -91,6 +111,12 @@ def test_every_section_is_closed(key: tuple[str, ...]) -> None:
     assert "extra_forbidden" in [error["type"] for error in caught.value.errors()]
 
 
+def test_without_a_word_it_listens_on_loopback_alone() -> None:
+    """HTTP-003."""
+    c = config()
+    assert (c.listen_host, c.is_loopback, c.faces_network) == ("127.0.0.1", True, False)
+
+
 @pytest.mark.parametrize(
     "listen, host, port, loopback",
     [
@@ -123,6 +149,10 @@ def test_the_address_to_listen_on_and_who_reaches_it(
         (["uvx", "--with", "s3cret", "server"], "uvx"),
         (["python", "-c", "import s3cret"], "python"),
         (["node"], "node"),
+        (["npx", "--registry=https://h/s3cret", "server"], "npx"),
+        (["npx", "https://h/s3cret"], "npx"),
+        (["env", "KEY=x/s3cret", "server"], "env"),
+        (["KEY=s3cret server"], "KEY=*** ***"),
     ],
 )
 def test_an_upstream_is_called_after_its_server_and_never_after_an_option(
@@ -134,7 +164,7 @@ def test_an_upstream_is_called_after_its_server_and_never_after_an_option(
 def test_an_upstream_with_a_url_is_called_after_its_host() -> None:
     upstream = config(upstream={"url": "https://h.example:8443/mcp?key=s3cret"}).upstream
     assert upstream.name == "h.example:8443"
-    assert upstream.place == "https://h.example:8443/mcp"
+    assert upstream.place == "https://h.example:8443/mcp?***"
 
 
 def test_a_given_name_is_kept_and_null_is_the_default() -> None:

@@ -97,8 +97,12 @@ def test_what_does_not_is_told_in_plain_words(auth: Any, more: dict[str, Any], w
 
 
 def test_the_audience_is_what_clients_call_us_unless_told_otherwise() -> None:
-    assert config({"jwt": {**JWT, "audience": []}}, public_url=PUBLIC).audiences == (PUBLIC, f"{PUBLIC}/")
+    ours = {"jwt": {**JWT, "audience": []}}
+    assert config(ours, public_url=PUBLIC).audiences == (PUBLIC, f"{PUBLIC}/")
+    assert config(ours, public_url=f"{PUBLIC}/").audiences == (PUBLIC, f"{PUBLIC}/")
+    assert config(ours, public_url=f"{PUBLIC}//").audiences == (f"{PUBLIC}/", f"{PUBLIC}//")
     assert config({"jwt": JWT}, public_url=PUBLIC).audiences == ("a",)
+    assert config({"jwt": {**JWT, "audience": ["https://a/"]}}).audiences == ("https://a/",)
 
 
 def test_who_is_authenticated_is_no_stranger() -> None:
@@ -108,6 +112,28 @@ def test_who_is_authenticated_is_no_stranger() -> None:
     assert not closed.is_open
     assert closed.describe()["to"] == "the network, whoever is authenticated"
     assert config({"jwt": JWT}).describe()["to"] == "this machine only"
+
+
+@pytest.mark.parametrize(
+    "networks, are_all",
+    [
+        (["0.0.0.0/0"], True),
+        (["::/0"], True),
+        (["10.0.0.1", "0.0.0.0/1", "128.0.0.0/1"], True),
+        (["10.0.0.0/8", "::1"], False),
+        (["0.0.0.0/1", "8000::/1"], False),
+        (["0.0.0.0"], False),
+    ],
+)
+def test_a_gateway_that_may_be_anywhere_is_nobodys_word(networks: list[str], are_all: bool) -> None:
+    """Whoever reaches the port names itself."""
+    gateway = config({"gateway": {"header": "X-User", "trusted": networks}}, listen="0.0.0.0:80")
+    assert gateway.trust_everybody == (("auth.gateway.trusted",) if are_all else ())
+    assert gateway.is_open is are_all
+    assert ("NETWORK" in gateway.describe()["to"]) is are_all
+    proxies = config({"jwt": JWT}, listen="0.0.0.0:80", trusted_proxies=networks)
+    assert proxies.trust_everybody == (("trusted_proxies",) if are_all else ())
+    assert not proxies.is_open
 
 
 SECRETS = {"headers": {"X-Key": "hunter2"}, **CLIENT}

@@ -33,9 +33,10 @@ TABLE: Final = """
     audit               -> owners, tasks
     limits              -> owners, config
     owners              -> config
-    sources             -> complaints, config, units
-    complaints          -> config
-    config              -> addresses, units, sections, config_limits, config_auth, config_encryption
+    sources             -> complaints, config, units, secrecy
+    complaints          -> config, secrecy
+    config              -> addresses, units, sections, secrecy, config_limits, config_auth, config_encryption
+    secrecy             ->
     config_auth         -> addresses, sections, units
     config_encryption   -> sections
     config_limits       -> sections, units

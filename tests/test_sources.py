@@ -58,6 +58,17 @@ def test_a_flag_that_was_not_given_changes_nothing(operator: Operator) -> None:
     assert operator.load("upstream: {command: [server]}\ndrain: 9s", {}, {"--listen": None}).drain == 9.0
 
 
+@pytest.mark.parametrize("section", ["auth", "tasks", "upstream"])
+@pytest.mark.parametrize("nothing", ["null", "{}"])
+def test_a_variable_with_nothing_in_it_takes_nothing_away(
+    operator: Operator, section: str, nothing: str
+) -> None:
+    file = "upstream: {command: [x], era: legacy}\nauth: {gateway: {header: X-User, trusted: [10.0.0.1]}}"
+    given = operator.load(file, {f"MCP_TASKPROXY_{section.upper()}": nothing})
+    assert given == operator.load(file)
+    assert given.auth.authenticates
+
+
 @pytest.mark.parametrize(
     "text", ["tasks:", "tasks: {}", "limits:\nadmin:\nallowed_hosts:", "upstream: {env: }"]
 )
@@ -160,7 +171,62 @@ def test_a_list_that_is_no_yaml_is_an_error(operator: Operator) -> None:
     )
     words = "[server, *s3cret]"  # an alias, of which YAML's words would tell the name
     fault = operator.fault(None, {**HERE, "MCP_TASKPROXY_UPSTREAM__COMMAND": words})
-    assert fault == "MCP_TASKPROXY_UPSTREAM__COMMAND: not YAML"
+    assert fault == "MCP_TASKPROXY_UPSTREAM__COMMAND: line 1, column 10: found undefined alias"
+
+
+# What protects, and is empty. A template whose value was not found must not turn it off unnoticed.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "auth: {jwt: }",
+            "auth: {jwt: {}}",
+            "auth: {jwt: {issuer: }}",
+            "auth: {jwt: {issuer: '', jwks_file: f}}",
+        ),
+        *("auth: {jwt: {issuer: , audience: , jwks_url: }}", "auth: {jwt: {audience: []}}"),
+        "auth: {jwt: {issuer: i, jwks_file: f, audience: [a], algorithms: []}}",
+        "auth: {jwt: {issuer: i, jwks_file: f, audience: [a], algorithms: }}",
+        "auth: {jwt: {issuer: i, jwks_file: f, audience: ['']}}",
+        "auth: {jwt: {issuer: i, jwks_file: '', audience: [a]}}",
+        "auth: {jwt: {issuer: i, jwks_file: f, audience: []}}",
+        *("auth: {gateway: }", "auth: {gateway: {}}", "auth: {gateway: {header: , trusted: []}}"),
+        *(
+            "auth: {gateway: {header: X-User, trusted: }}",
+            "auth: {gateway: {header: '', trusted: [10.0.0.1]}}",
+        ),
+        *("auth: {gateway: {header: X-User, trusted: ['']}}", "auth: {mode: }"),
+        *("store: {encryption: }", "store: {encryption: {}}", "store: {encryption: {keys: []}}"),
+        *(
+            "store: {encryption: {keys: }}",
+            "store: {encryption: {keys: ''}}",
+            "store: {encryption: {keys: ['']}}",
+        ),
+        *("store: {encryption: {key_file: }}", "store: {encryption: {key_file: ''}}"),
+        "store: {encryption: {keys: [], key_file: null}}",
+    ],
+)
+def test_what_protects_is_not_turned_off_by_being_empty(operator: Operator, text: str) -> None:
+    assert operator.fault(text, {}, {"--upstream": "http://h/mcp"}).startswith(str(operator.file))
+
+
+@pytest.mark.parametrize("text", ["", " ", "[]", "null", "{}", "~"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("STORE__ENCRYPTION", "STORE__ENCRYPTION__KEYS", "STORE__ENCRYPTION__KEY_FILE"),
+        *("AUTH__JWT", "AUTH__JWT__ISSUER", "AUTH__JWT__JWKS_URL", "AUTH__GATEWAY", "AUTH__GATEWAY__HEADER"),
+        *("AUTH__GATEWAY__TRUSTED", "AUTH__MODE"),
+    ],
+)
+def test_nor_is_it_by_an_empty_variable(operator: Operator, name: str, text: str) -> None:
+    variable = f"MCP_TASKPROXY_{name}"
+    if name.endswith("KEY_FILE") and text in ("[]", "{}"):
+        return  # so a file may be called
+    fault = operator.fault(None, {**HERE, variable: text}, {"--upstream": "http://h/mcp"})
+    assert fault.startswith(f"{variable}: ")
 
 
 # The file.
@@ -169,15 +235,18 @@ def test_a_list_that_is_no_yaml_is_an_error(operator: Operator) -> None:
 @pytest.mark.parametrize(
     "text, fault",
     [
-        ("- a", "found a list; a mapping of settings is needed"),
+        ("- a", "found list; a mapping of settings is needed"),
         ("listen: a: b", "line 1, column 10: mapping values are not allowed here"),
-        ("drain: 1s\ndrain: 2s", "line 2, column 1: the key 'drain' stands twice"),
-        ("tasks: {threshold: 1s, threshold: 2s}", "line 1, column 24: the key 'threshold' stands twice"),
+        ("drain: 1s\ndrain: 2s", "line 2, column 1: the key drain stands twice"),
+        ("tasks: {threshold: 1s, threshold: 2s}", "line 1, column 24: the key threshold stands twice"),
         (
             "\0",
-            "not YAML: unacceptable character #x0000",
+            "not YAML: character 1 is none of a text",
         ),
         ("!!python/object:os.system {}", "line 1, column 1: could not determine a constructor"),
+        ("[a", "line 1, column 3: expected ',' or ']', but got '<stream end>'"),
+        ("a: 2026-13-13", "line 1, column 4: a value that is not what it seems to be; put it in quotes"),
+        ("[" * 500, "nested too deeply"),
     ],
 )
 def test_a_file_that_cannot_be_understood(operator: Operator, text: str, fault: str) -> None:

@@ -10,7 +10,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from joserfc import jws
 from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
@@ -111,7 +111,7 @@ class TokenVerifier:
         claims = self._claims(token, keys[:MAX_TRIED])
         self._check(claims)
         owner = owner_by_name(self._secret, claims["iss"], claims["sub"])
-        return generation, owner, {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
+        return generation, owner, {name: claims[name] for name in _TIMES if name in claims}
 
     def _named(self, token: str) -> tuple[str | None, str]:
         """Key and algorithm, as far as the token may choose them."""
@@ -134,6 +134,8 @@ class TokenVerifier:
         raise TokenRefused("signature", "its signature is not good")
 
     def _check(self, claims: dict[str, Any]) -> None:
+        if not all(_is_time(claims[name]) for name in _TIMES if name in claims):
+            raise TokenRefused(*_INVALID)
         rules = JWTClaimsRegistry(
             now=self._now,
             leeway=math.ceil(self._rules.leeway_s),
@@ -163,6 +165,7 @@ class TokenVerifier:
         return self._clock.wall_ms() // 1000
 
 
+_TIMES: Final = ("exp", "nbf", "iat")
 _INVALID: Final = ("claims", "one of its claims is not valid")
 _SAID_OF: Final = {
     "iss": ("issuer", "it is of another issuer"),
@@ -179,12 +182,19 @@ def claimed_expiry(token: str) -> float | None:
         exp = _part(token, 1, MAX_TOKEN_BYTES).get("exp")
     except TokenRefused:
         return None
-    if not isinstance(exp, int | float) or isinstance(exp, bool):
-        return None
-    return float(exp) if abs(exp) < _FAR_S else None
+    return float(exp) if _is_number(exp) else None
 
 
 _FAR_S: Final = 1e12  # some tens of thousands of years: beyond it is no time that anybody means
+
+
+def _is_time(value: Any) -> bool:
+    """Whether it is a NumericDate (RFC 7519, section 2) that somebody may mean."""
+    return _is_number(value) and value >= 0
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _FAR_S
 
 
 def _part(token: str, index: int, max_bytes: int) -> dict[str, Any]:

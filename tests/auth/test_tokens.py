@@ -15,6 +15,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from joserfc import jws
 from joserfc.jwk import RSAKey
 
 from proxy.auth.keys import MAX_AGE_S, WAIT_S, Keys
@@ -130,18 +131,26 @@ async def test_what_is_within_the_rules_is_taken(changes: dict[str, Any]) -> Non
         await b.owner_of(token(ONE, claims(**changes)))
 
 
+NO_TIMES: list[Any] = [
+    *("", "soon", str(NOW_S), True, False, [], [NOW_S], {}),
+    *(-1, -0.5, 10**12, 1e300, 10**400),
+]
+
+
 @pytest.mark.parametrize(
     "changes, reason",
     [
         ({"iss": "https://issuer.example/"}, "issuer"),
         ({"iss": ["https://issuer.example"]}, "issuer"),
-        ({"aud": "https://p.example/mcp/"}, "audience"),
+        *[({"aud": AUDIENCE + more}, "audience") for more in ("/", "//", "/x", "?", "#", " ")],
+        ({"aud": AUDIENCE.upper()}, "audience"),
         ({"aud": ["elsewhere"]}, "audience"),
         ({"aud": []}, "audience"),
         ({"aud": {AUDIENCE: 1}}, "audience"),
         ({"exp": NOW_S - LEEWAY_S}, "expired"),
         ({"exp": str(NOW_S + 300)}, "claims"),
         ({"exp": True}, "claims"),
+        *[({name: wrong}, "claims") for name in ("exp", "nbf", "iat") for wrong in NO_TIMES],
         ({"nbf": NOW_S + LEEWAY_S + 2}, "not_yet_valid"),
         ({"iat": NOW_S + LEEWAY_S + 2}, "not_yet_valid"),
         ({"sub": ""}, "claims"),
@@ -169,6 +178,15 @@ def tampered(part: int) -> str:
     letter = "A" if parts[part][at] != "A" else "B"
     parts[part] = parts[part][:at] + letter + parts[part][at + 1 :]
     return ".".join(parts)
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
+async def test_a_time_that_is_no_json_number_is_refused(name: str, word: str) -> None:
+    said = json.dumps(claims(**{name: 0.5})).replace("0.5", word).encode()
+    async with bench() as b:
+        signed = jws.serialize_compact({"alg": "ES256", "kid": "one"}, said, ONE)
+        assert await b.reason(signed) in ("malformed", "claims")
 
 
 FORGED: dict[str, tuple[Callable[[], str], str]] = {
@@ -276,6 +294,8 @@ def test_whatever_is_sent_is_an_answer_and_no_fault(sent: str | list[bytes]) -> 
     [
         ({"exp": 5}, 5.0),
         ({"exp": 5.5}, 5.5),
+        ({"exp": 0}, 0.0),
+        ({"exp": -5}, -5.0),
         ({"exp": True}, None),
         ({"exp": "5"}, None),
         ({"exp": 10**400}, None),
