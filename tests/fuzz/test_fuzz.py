@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from proxy.protocol import names
 from tests.fuzz.entrances import HttpEntrance
 from tests.fuzz.mutants import CAPABILITIES, LEGACY, META, MODERN, HttpRequest, Mutants
+from tests.fuzz.readers import judge
 from tests.fuzz.scene import http_proxy, measured, stdio_proxy
 from tests.real.proxy_process import ProxyProcess
 
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.real
 
 REQUESTS: Final = 400
 LINES: Final = 600
+TEXTS_READ: Final = 1_500
 EXAMPLES: Final = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 SEED: Final = 20_260_728
 
@@ -117,6 +119,13 @@ def test_mutated_lines_at_stdin_do_no_harm(tmp_path: Path) -> None:
     print(found)
     assert found.tally.sent >= LINES
     assert {-32700, -32600, -32602} <= set(found.tally.errors)
+
+
+def test_mutants_are_read_or_refused_as_the_standard_library_has_it() -> None:
+    """SEC-003, BASE-003: by each reader alone; see `readers`, and `guided` for a long run."""
+    mutants = Mutants(random.Random(SEED), "session")
+    for _ in range(TEXTS_READ):
+        judge(mutants.line().removesuffix(b"\n"))
 
 
 def test_a_seed_makes_the_same_requests_again() -> None:

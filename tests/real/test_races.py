@@ -307,21 +307,21 @@ async def test_a_question_off_the_call_s_stream_reaches_the_call(bench: Bench) -
 async def test_listeners_see_every_state_of_a_task_and_its_end_last(
     bench: Bench, transport: Transport
 ) -> None:
+    """BASE-017: each client here has connections of its own."""
     legacy = await bench.legacy(transport)
     proxy = await bench.proxy(legacy.upstream, SETTINGS)
-    client = await bench.client(proxy, capabilities=ELICITATION)
-    task = (await client.call_tool("confirm_delete", {"filename": "b.txt"})).task_id
+    caller, listener, answerer = [await bench.client(proxy, capabilities=ELICITATION) for _ in range(3)]
+    task = (await caller.call_tool("confirm_delete", {"filename": "b.txt"})).task_id
 
     with anyio.fail_after(30):
-        async with client.listen(taskIds=[task]) as stream:
+        async with listener.listen(taskIds=[task]) as stream:
             acknowledged = await anext(stream)
             assert acknowledged["params"]["notifications"]["taskIds"] == [task]
             async for message in stream:
                 seen = message["params"]
                 if seen["status"] == "input_required":
-                    await client.update_task(
-                        task, dict.fromkeys(seen["inputRequests"], accepted(confirm=True))
-                    )
+                    answers = dict.fromkeys(seen["inputRequests"], accepted(confirm=True))
+                    await answerer.update_task(task, answers)
                 if seen["status"] in {"completed", "failed", "cancelled"}:
                     break
 

@@ -82,6 +82,7 @@ class HttpClient2025:
     accept: str = BOTH
     token: str = "t"
     key: str | None = None
+    mirrored_name: str | None = None
     next_id: int = 0
 
     def post(self, message: Mapping[str, Any] | bytes) -> Response:
@@ -106,6 +107,7 @@ class HttpClient2025:
             "X-Api-Key": self.key,
             "mcp-session-id": self.session_id,
             names.H_PROTOCOL_VERSION: self.version,
+            names.H_NAME: self.mirrored_name,
         }
         headers = [(key, value) for key, value in said.items() if value is not None]
         response = Response()

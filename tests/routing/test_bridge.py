@@ -161,6 +161,17 @@ async def test_results_that_may_be_cached_say_for_how_long(method: str) -> None:
             assert page["_meta"] == {META_INFO: SERVER_INFO}
 
 
+async def test_a_list_is_the_same_for_each_connection_of_an_owner_whatever_it_did_before() -> None:
+    """TOOL-001."""
+    async with bench() as rig:
+        tools = [{"name": "b", "inputSchema": SCHEMA}, {"name": "a", "inputSchema": SCHEMA}]
+        rig.server.answers |= {"tools/list": {"tools": tools}, "b": {"content": []}}
+        old, fresh = rig.client(), rig.client()
+        await old.start("tools/list").result()
+        await old.call("b").result()
+        assert await old.start("tools/list").result() == await fresh.start("tools/list").result()
+
+
 async def test_a_missing_resource_is_invalid_params() -> None:
     """BASE-012, PAGE-002."""
     async with bench() as rig:

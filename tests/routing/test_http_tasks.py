@@ -92,7 +92,8 @@ async def test_an_anonymous_client_is_offered_no_list() -> None:
 
 @pytest.mark.parametrize("asked", ["2025-06-18", "2025-03-26", None])
 async def test_clients_of_other_versions_are_passed_through(asked: str | None) -> None:
-    """T25-CAP-004: byte by byte, and so is all that comes after it, a `task` included."""
+    """T25-CAP-004, VER-022: byte by byte, and so is all that comes after it, a `task` and methods of tasks
+    included: the server knows best that it does not know them."""
     async with http_bench_2025() as bench:
         client = bench.client(session_id=None, version=None)
         result = b'{"protocolVersion":"2025-06-18","capabilities":{"tools":{}}}'
@@ -105,6 +106,10 @@ async def test_clients_of_other_versions_are_passed_through(asked: str | None) -
         call = {**CALL, "params": {"name": "fast", "task": {}}}
         assert (await client.post(call).ended()).body == RESULT
         assert bench.passed[-1][1]["params"] == {"name": "fast", "task": {}}
+        for method in (names.TOOLS_LIST, names.TASKS_GET, names.TASKS_LIST):
+            bench.upstream.will(200, JSON, RESULT)
+            assert (await client.request(method, {"taskId": "t"}).ended()).body == RESULT
+            assert bench.passed[-1][1]["method"] == method
 
 
 @pytest.mark.parametrize(
@@ -153,6 +158,17 @@ async def test_a_session_that_was_granted_no_tasks_has_none(restarted: bool) -> 
         bench.upstream.will(204, [])
         assert (await client.delete().ended()).status == 204
         assert await bench.memory.remembered("") == []
+
+
+async def test_a_header_that_names_another_tool_means_nothing_in_a_session_of_2025() -> None:
+    """HTTP-029: the versions before 2026-07-28 have no such header; which tool it is, the body says."""
+    async with http_bench_2025() as bench:
+        client = await bench.opened()
+        client.mirrored_name = "slow"
+        answer = await told(client.request(names.TOOLS_CALL, {"name": "never_b", "task": {}}))
+        assert answer["error"]["code"] == -32601
+        client.mirrored_name = "never_b"
+        await client.call("slow")
 
 
 @pytest.mark.parametrize("stream", [False, True])

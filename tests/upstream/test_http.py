@@ -259,7 +259,7 @@ async def test_a_stream_left_open_after_the_answer_is_dropped(
 
 
 async def test_session_id_and_version_go_on_everything_that_follows_the_handshake(upstream: FakeHttp) -> None:
-    """HTTP-072, HTTP-075."""
+    """HTTP-072, HTTP-075, VER-021."""
     upstream.handlers["GET"] = stream(hold=True)
     async with running(upstream) as rig:
         await rig.initialize()

@@ -34,10 +34,14 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize(
     "asked, granted",
-    [("2025-11-25", "2025-11-25"), ("2024-11-05", "2024-11-05"), ("2099-01-01", "2025-11-25")],
+    [
+        *((version, version) for version in names.LEGACY_VERSIONS),
+        ("2099-01-01", "2025-11-25"),
+        ("1.0", "2025-11-25"),
+    ],
 )
 async def test_initialize_is_made_from_discovery(asked: str, granted: str) -> None:
-    """VER-012: never `initialize` towards a modern server; no Tasks extension towards a legacy client."""
+    """VER-007, VER-012: never `initialize` towards a modern server; no Tasks extension towards a legacy client."""
     async with lowered() as at:
         said = {"logging": {}, "extensions": {**TASKS["extensions"], "com.example/x": {"a": 1}}}
         result = await at.greet(asked, **said)
