@@ -224,7 +224,10 @@ def open_store(config: Config, clock: Clock, metrics: Metrics) -> AbstractAsyncC
     directory, durability = config.store.directory, Durability(config.store.durability)
     if directory is None:
         return MemoryStore(clock)
-    keys = Keys(config.store.encryption.read_keys())
+    keys = Keys(config.store.encryption.read_keys(directory))
+    wanted_s = config.tasks.longest
     if config.is_stdio:
-        return open_shared_directory(directory, durability, LOCAL_USER.key, clock, metrics, keys)
-    return DiskStore(directory, durability=durability, clock=clock, metrics=metrics, keys=keys)
+        return open_shared_directory(directory, durability, LOCAL_USER.key, clock, metrics, keys, wanted_s)
+    return DiskStore(
+        directory, durability=durability, clock=clock, metrics=metrics, keys=keys, wanted_s=wanted_s
+    )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
+import stat
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -16,12 +18,17 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from proxy.errors import ConfigError
+from proxy.logs import get_logger
 from proxy.sections import Section
 
 KEY_BYTES: Final = 32
+_OTHERS: Final = 0o077
+_BETTER: Final = "a mode of 0400: whoever reads it can read the store"
 NEEDED: Final = (
     f"a key is {KEY_BYTES} random bytes in base64, such as `openssl rand -base64 {KEY_BYTES}` prints"
 )
+
+log = get_logger()
 
 
 def _key(text: str) -> bytes:
@@ -75,21 +82,31 @@ class EncryptionConfig(Section):
     def is_on(self) -> bool:
         return bool(self.keys) or self.key_file is not None
 
-    def read_keys(self) -> tuple[bytes, ...]:
-        """The keys, in order. Reads the file; raises ConfigError if there is something wrong with it."""
+    def read_keys(self, store: Path) -> tuple[bytes, ...]:
+        """The keys, in order, of what is encrypted in the directory `store`. Reads the file; raises
+        ConfigError if there is something wrong with it."""
         given = (_key(key.get_secret_value()) for key in self.keys)
-        return tuple(chain(given, [] if self.key_file is None else _in_file(Path(self.key_file))))
+        return tuple(chain(given, [] if self.key_file is None else _in_file(Path(self.key_file), store)))
 
 
-def _in_file(path: Path) -> Iterator[bytes]:
+def _in_file(path: Path, store: Path) -> Iterator[bytes]:
     """One key a line; what begins with # is a comment. Nothing of it is ever repeated."""
     setting = "store.encryption.key_file"
     try:
-        lines = path.expanduser().read_text("ascii").splitlines()
+        with path.expanduser().open(encoding="ascii") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            lines = file.read().splitlines()
     except OSError as exc:
         raise ConfigError(f"{setting}: {path} cannot be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{setting}: {path} is not text; {NEEDED}") from exc
+    if path.expanduser().resolve().is_relative_to(store.resolve()):
+        raise ConfigError(
+            f"{setting}: {path} is in the store directory {store}: whoever gets the one has the other, too;"
+            " keep it elsewhere"
+        )
+    if mode & _OTHERS:
+        log.warning("key_file_open_to_others", path=str(path), mode=f"{mode:04o}", better=_BETTER)
     found = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     keys = [(number, line) for number, line in found if line and not line.startswith("#")]
     if not keys:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
 from proxy.cli import effective
 from proxy.config import Config
@@ -18,6 +19,7 @@ from proxy.sources import load
 from proxy.stores import encryption
 
 FIRST, SECOND, THIRD = (bytes([number]) * KEY_BYTES for number in (1, 2, 0xFB))
+STORE: Final = Path("/nowhere/store")
 VARIABLE: Final = "MCP_TASKPROXY_STORE__ENCRYPTION__KEYS"
 
 
@@ -32,11 +34,11 @@ def config(keys: Any = (), key_file: Path | None = None) -> Config:
 
 
 def from_environment(value: str) -> tuple[bytes, ...]:
-    return load(None, {VARIABLE: value}, {"command": ["x"]}).store.encryption.read_keys()
+    return load(None, {VARIABLE: value}, {"command": ["x"]}).store.encryption.read_keys(STORE)
 
 
 def test_there_are_none_by_default() -> None:
-    assert config().store.encryption.read_keys() == ()
+    assert config().store.encryption.read_keys(STORE) == ()
     assert not config().store.encryption.is_on
     assert "encrypted" not in config().describe()["store"]
     assert KEY_BYTES == encryption.KEY_BYTES
@@ -65,7 +67,7 @@ def test_those_of_the_file_come_behind(tmp_path: Path) -> None:
     file.write_text(f"# of May\n{text(SECOND)}\n\n  {text(THIRD)}  \n")
     section = config([text(FIRST)], file).store.encryption
     assert section.is_on
-    assert section.read_keys() == (FIRST, SECOND, THIRD)
+    assert section.read_keys(STORE) == (FIRST, SECOND, THIRD)
     assert "encrypted" in config(key_file=file).describe()["store"]
 
 
@@ -79,7 +81,7 @@ def test_what_is_no_key_is_refused_and_not_repeated(word: str, tmp_path: Path) -
     file = tmp_path / "keys"
     file.write_text(f"{text(FIRST)}\n{word}")
     with pytest.raises(ConfigError) as caught:
-        config(key_file=file).store.encryption.read_keys()
+        config(key_file=file).store.encryption.read_keys(STORE)
     assert word not in caught.value.message
     assert NEEDED in caught.value.message
 
@@ -94,10 +96,37 @@ def test_a_file_that_is_not_there_or_empty_is_named(tmp_path: Path) -> None:
     """To start without encryption, where it was asked for, would be worse."""
     file = tmp_path / "keys"
     with pytest.raises(ConfigError, match=r"store.encryption.key_file: .*keys cannot be read: No such file"):
-        config(key_file=file).store.encryption.read_keys()
+        config(key_file=file).store.encryption.read_keys(STORE)
     file.write_text("# none yet\n\n")
     with pytest.raises(ConfigError, match="keys holds no key; a key is 32 random bytes"):
-        config(key_file=file).store.encryption.read_keys()
+        config(key_file=file).store.encryption.read_keys(STORE)
+
+
+@pytest.mark.parametrize("place", ["store/keys", "store/more/keys", "link/keys", "to-it"])
+def test_a_file_in_the_store_directory_protects_from_nobody(place: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "more").mkdir(parents=True)
+    for name in ("keys", "more/keys"):
+        (store / name).write_text(text(FIRST))
+    (tmp_path / "link").symlink_to(store)
+    (tmp_path / "to-it").symlink_to(store / "keys")
+    with pytest.raises(
+        ConfigError, match=f"{place} is in the store directory .*store: .*; keep it elsewhere"
+    ):
+        config(key_file=tmp_path / place).store.encryption.read_keys(store)
+
+
+@pytest.mark.parametrize("mode", [0o440, 0o604, 0o400, 0o600])
+def test_a_file_that_others_can_read_is_warned_of(mode: int, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text(FIRST))
+    file.chmod(mode)
+    with capture_logs() as logs:
+        assert config(key_file=file).store.encryption.read_keys(tmp_path / "store") == (FIRST,)
+    told = [(log["event"], log["log_level"], log["path"], log["mode"]) for log in logs]
+    assert told == (
+        [("key_file_open_to_others", "warning", str(file), f"{mode:04o}")] if mode & 0o077 else []
+    )
 
 
 def test_nothing_that_is_shown_has_a_key_in_it(tmp_path: Path) -> None:

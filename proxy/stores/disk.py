@@ -57,7 +57,10 @@ class Durability(StrEnum):
 class DiskStore(AsyncContextManagerMixin):
     """Implements `proxy.stores.base.Store`. Entering it opens the directory, or raises ConfigError.
 
-    With `keys` it is encrypted what clients and servers said, and what is remembered beside the tasks.
+    With `keys` it is encrypted what clients and servers said, and what is remembered beside the tasks. A
+    record that cannot be read is not there, for every method: whose it is cannot be known (I5). It is kept
+    for the process that can read it, and removed some time after `wanted_s`, which is how long after its last
+    change a task may be of use to anybody.
 
     A caller that is cancelled while it waits, or is told that the store did not answer in time, may find
     its change made later; what the store says then agrees with the disk.
@@ -71,8 +74,10 @@ class DiskStore(AsyncContextManagerMixin):
         clock: Clock,
         metrics: Metrics = UNSERVED,
         keys: Keys = NO_KEYS,
+        wanted_s: float = 0,
     ) -> None:
         self._metrics = metrics
+        self._wanted_s = wanted_s
         self._path = directory.absolute()
         self._durability = durability
         self._clock = clock
@@ -102,7 +107,9 @@ class DiskStore(AsyncContextManagerMixin):
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         synced = self._durability is Durability.POWER
         opened = self._opened = await to_thread.run_sync(
-            partial(open_store, self._path, self._clock, synced=synced, keys=self._keys)
+            partial(
+                open_store, self._path, self._clock, synced=synced, keys=self._keys, wanted_s=self._wanted_s
+            )
         )
         self._writer = Writer(opened.place, self._metrics)
         self._metrics.show("store_queue", lambda: self._writer.queued)
@@ -153,13 +160,13 @@ class DiskStore(AsyncContextManagerMixin):
     async def create(self, task: Task) -> None:
         with _bounded(WRITE_TIMEOUT_S):
             await self._changes.turn(task.id)
-            if self._told_of_unreadable(task.id) is not None:
+            if stand_in(task.id) in self._opened.unreadable:
                 raise TaskConflict("task not created: its id is taken")
             self._index.check_create(task)
             await self._changes.put(task)
 
     async def get(self, task_id: str, *, result: bool = True) -> Task:
-        task = self._live(task_id)
+        task = self._index.live(task_id)
         if not result or task.status is not TaskStatus.COMPLETED:
             return task
         try:
@@ -175,14 +182,14 @@ class DiskStore(AsyncContextManagerMixin):
     async def compare_and_set(self, old: Task, new: Task) -> None:
         with _bounded(WRITE_TIMEOUT_S):
             await self._changes.turn(old.id)
-            self._check_change(old, new)
+            self._index.check_change(old, new)
             await self._changes.put(new)
 
     async def note(self, old: Task, new: Task) -> None:
         assert not new.status.is_terminal
         with _bounded(WRITE_TIMEOUT_S):
             await self._changes.turn(old.id)
-        self._check_change(old, new)
+        self._index.check_change(old, new)
         self._changes.note(new)
 
     async def owned(self, owner: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
@@ -233,20 +240,6 @@ class DiskStore(AsyncContextManagerMixin):
     def memos(self, prefix: str = "") -> list[Memo]:
         """As `remembered`, with the times: for another store that takes them over."""
         return self._memos.live(prefix, self._clock.wall_ms())
-
-    def _live(self, task_id: str) -> Task:
-        if (told := self._told_of_unreadable(task_id)) is not None:
-            raise StoreError(told)
-        return self._index.live(task_id)
-
-    def _told_of_unreadable(self, task_id: str) -> str | None:
-        """What clients are told of a record that is there and cannot be read; None of any other."""
-        unreadable = self._opened.unreadable
-        return unreadable.get(stand_in(task_id)) if unreadable else None
-
-    def _check_change(self, old: Task, new: Task) -> None:
-        self._live(old.id)
-        self._index.check_change(old, new)
 
     def _begin_removals(self) -> list[Pending]:
         """Some of the tasks that are over; one that is just being changed has its turn another time."""

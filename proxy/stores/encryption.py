@@ -32,8 +32,6 @@ _FOR_VALUES: Final = b"mcp-taskproxy store value 1"
 class MissingKey(Exception):
     """Encrypted with a key that was not given; `key_id` tells which, to people."""
 
-    told: Final = "the task is stored encrypted, and its key was not given to this mcp-taskproxy"
-
     def __init__(self, key_id: str) -> None:
         super().__init__(f"encrypted with the key {key_id}, which was not given (store.encryption)")
         self.key_id = key_id
@@ -60,12 +58,17 @@ class Keys:
     def __repr__(self) -> str:
         return f"<Keys {', '.join(key_id.hex() for key_id in self._by_id) or 'none'}>"
 
+    @property
+    def first_id(self) -> bytes:
+        """By what the key that encrypts is known; shows nothing of it."""
+        assert self._first is not None  # there is a key
+        return self._first
+
     def encrypt(self, plain: bytes, place: bytes) -> Iterator[bytes]:
         """What is to be written, piece by piece."""
-        assert self._first is not None  # there is a key
         salt = os.urandom(_SALT_BYTES)
-        yield self._first + salt
-        cipher, rest = _cipher(self._by_id[self._first], salt), memoryview(plain)
+        yield self.first_id + salt
+        cipher, rest = _cipher(self._by_id[self.first_id], salt), memoryview(plain)
         for number, end in enumerate(_ends(len(plain), PIECE_BYTES)):
             start = number * PIECE_BYTES
             yield cipher.encrypt(_nonce(number, is_last=end == len(plain)), rest[start:end], place)

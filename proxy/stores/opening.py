@@ -8,7 +8,7 @@ all records, all terminal results; disk full or store broken).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import structlog
 from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError
 from proxy.stores.directory import unusable
+from proxy.stores.encrypting import encrypt_rest, expect_plain
 from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.faults import is_damaged, is_full, is_unwritable, reason_of, root
 from proxy.stores.index import Index
@@ -35,16 +36,19 @@ class OpenStore:
     place: Place
     index: Index
     files: dict[str, str]
-    unreadable: Mapping[str, str]
+    unreadable: Collection[str]
     row_keys: dict[str, bytes]
     memos: Memos
 
 
-def open_store(directory: Path, clock: Clock, *, synced: bool, keys: Keys = NO_KEYS) -> OpenStore:
-    """Raises ConfigError if the directory cannot be used, with one line that names it."""
+def open_store(
+    directory: Path, clock: Clock, *, synced: bool, keys: Keys = NO_KEYS, wanted_s: float = 0
+) -> OpenStore:
+    """`wanted_s`: how long after its last change a task may be of use to anybody. Raises ConfigError if the
+    directory cannot be used, with one line that names it."""
     place = Place(directory, synced=synced, keys=keys)
     try:
-        loaded = _load(place, clock)
+        loaded = _load(place, clock, wanted_s)
     except BaseException as exc:
         place.release()
         if isinstance(exc, (OSError, sqlite3.Error, StoreError)):
@@ -54,10 +58,10 @@ def open_store(directory: Path, clock: Clock, *, synced: bool, keys: Keys = NO_K
     return OpenStore(place, loaded.index, loaded.files, loaded.unreadable, loaded.row_keys, memos)
 
 
-def _load(place: Place, clock: Clock) -> Loaded:
+def _load(place: Place, clock: Clock, wanted_s: float) -> Loaded:
     try:
         place.hold()
-        loaded = _load_rows(place, clock)
+        loaded = _load_rows(place, clock, wanted_s)
         place.sweep(place.results.names(), loaded.files.values(), loaded.unreadable)
     except (ConfigError, OSError, sqlite3.Error, StoreError) as exc:
         if not _may_begin_without_writing(place, exc):
@@ -69,19 +73,23 @@ def _load(place: Place, clock: Clock) -> Loaded:
     return loaded
 
 
-def _load_rows(place: Place, clock: Clock) -> Loaded:
+def _load_rows(place: Place, clock: Clock, wanted_s: float) -> Loaded:
     try:
-        return _load_whole(place, clock)
+        return _load_whole(place, clock, wanted_s)
     except sqlite3.DatabaseError as exc:
         if not is_damaged(exc):
             raise
     place.begin_anew()
-    return _load_whole(place, clock)
+    return _load_whole(place, clock, wanted_s)
 
 
-def _load_whole(place: Place, clock: Clock) -> Loaded:
+def _load_whole(place: Place, clock: Clock, wanted_s: float) -> Loaded:
     place.make_whole().close()  # this thread's connection
-    return load(place.path, place.results, clock, place.keys)
+    if place.keys:
+        encrypt_rest(place.path, place.results, place.keys)
+    else:
+        expect_plain(place.path)
+    return load(place.path, place.results, clock, place.keys, wanted_s=wanted_s)
 
 
 def _may_begin_without_writing(place: Place, fault: BaseException) -> bool:

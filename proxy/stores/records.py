@@ -36,14 +36,13 @@ class DamagedData(Exception):
 class NewerFormat(Exception):
     """Sound, but written by a later version of the proxy, whose format this one does not know."""
 
-    told: Final = "the task was stored by a newer version of mcp-taskproxy"
-
     def __init__(self, found: int) -> None:
         super().__init__(f"format {found}, while this version reads up to {FORMAT}")
+        self.found = found
 
 
 UNREADABLE: Final = (NewerFormat, MissingKey)
-"""Nothing is wrong with the data; another process of the proxy can read it. `told` says so to clients."""
+"""Nothing is wrong with the data; another process of the proxy can read it."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -143,6 +142,12 @@ def unpack(header: bytes, payload: bytes, place: bytes, keys: Keys) -> bytes:
 def is_encrypted(data: bytes) -> bool:
     """Whether this row, which is sound, is."""
     return data[len(_LETTERS)] == ENCRYPTED
+
+
+def is_as_written_now(data: bytes, keys: Keys) -> bool:
+    """Whether this row, which need not be sound, says that it is encrypted with the first key."""
+    version = data[len(_LETTERS) : len(_LETTERS) + 1]
+    return version == bytes([ENCRYPTED]) and data.startswith(keys.first_id, HEADER_SIZE)
 
 
 def seal(payload: bytes, version: int = PLAIN) -> bytes:

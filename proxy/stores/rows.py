@@ -29,6 +29,7 @@ from proxy.stores.encryption import NO_KEYS, Keys, MissingKey
 from proxy.stores.faults import reason_of
 from proxy.stores.index import Index, without_result
 from proxy.stores.records import (
+    FORMAT,
     DamagedData,
     NewerFormat,
     Record,
@@ -45,6 +46,7 @@ CHECK_KEY: Final = b"\0check"  # the row that `check` writes; no task id begins 
 LOCK_WAIT_S: Final = 5.0  # for another program, such as a backup, that holds the database
 SYNC_NORMAL: Final = 1  # fsync at checkpoints: no commit is lost by kill -9, the last ones are by a power cut
 SYNC_FULL: Final = 2  # fsync at each commit
+UNREAD_KEPT_S: Final = 30 * 86_400.0  # after that nobody will bring the key, or the later version, back
 _LARGEST_WAL: Final = 4 << 20  # what stays of the write-ahead log after a burst
 
 _log = structlog.get_logger()
@@ -160,14 +162,14 @@ class Loaded:
     `index` has the tasks without their results, `files` the names of the result files by task id, `memos`
     what is remembered beside the tasks. `row_keys` has, by task id, the keys of the rows that stand elsewhere
     than a new one would. `unreadable` has the rows that a later version wrote, or one with another key, by
-    what stands for their task, and what clients are told: they are left alone. `kept` has the rows whose
-    results are not in the index, where they cannot be read again.
+    what stands for their tasks: they are left alone. `kept` has the rows whose results are not in the index,
+    where they cannot be read again.
     """
 
     index: Index
     files: dict[str, str] = field(default_factory=dict)
     row_keys: dict[str, bytes] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, int] = field(default_factory=dict)
     memos: list[memos.Memo] = field(default_factory=list)
     kept: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -177,8 +179,12 @@ class Loaded:
             self.files[record.task.id] = record.result_file
 
 
-def load(directory: Path, results: ResultFiles, clock: Clock, keys: Keys = NO_KEYS) -> Loaded:
-    """Read all rows, and set aside the damaged ones. Raises sqlite3.Error if the database itself is."""
+def load(
+    directory: Path, results: ResultFiles, clock: Clock, keys: Keys = NO_KEYS, *, wanted_s: float = 0
+) -> Loaded:
+    """Read all rows, and set aside the damaged ones. Those that cannot be read, and were not
+    written for UNREAD_KEPT_S on top of `wanted_s`, are removed. Raises sqlite3.Error if the database itself
+    is damaged."""
     with closing(
         sqlite3.connect(directory / DBNAME, timeout=LOCK_WAIT_S, isolation_level=None)
     ) as connection:
@@ -186,7 +192,24 @@ def load(directory: Path, results: ResultFiles, clock: Clock, keys: Keys = NO_KE
         for rowid, reason in damaged:
             _set_aside(connection, rowid)
             _log.warning("record_set_aside", row=rowid, reason=reason)
+        _remove_unreadable(connection, loaded, UNREAD_KEPT_S + wanted_s)
     return loaded
+
+
+def _remove_unreadable(connection: sqlite3.Connection, loaded: Loaded, kept_s: float) -> None:
+    """Those that nobody would want any more, if they could be read. When a row was written is known from
+    diskcache, by the system's clock."""
+    old = connection.execute(
+        "SELECT rowid FROM Cache WHERE store_time < strftime('%s', 'now') - ?", (kept_s,)
+    )
+    removed = {row for (row,) in old}.intersection(loaded.unreadable.values())
+    if not removed:
+        return
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("DELETE FROM Cache WHERE rowid = ?", [(row,) for row in removed])
+    loaded.unreadable = {task: row for task, row in loaded.unreadable.items() if row not in removed}
+    _log.warning("records_removed_unread", count=len(removed))
 
 
 def load_without_writing(directory: Path, results: ResultFiles, clock: Clock, keys: Keys = NO_KEYS) -> Loaded:
@@ -239,7 +262,7 @@ def _read(
 ) -> tuple[Loaded, list[tuple[int, str]]]:
     """What is in the rows; and which rows are damaged, and how."""
     loaded, damaged = Loaded(Index(clock)), list[tuple[int, str]]()
-    locked, not_encrypted = Counter[str](), 0
+    locked, newer, not_encrypted = Counter[str](), Counter[int](), 0
     for rowid, key, value, is_plain in rows:
         if is_plain and key == CHECK_KEY:
             continue
@@ -257,22 +280,27 @@ def _read(
             if keep and record.task.result is not None:
                 loaded.kept[key] = value
         except NewerFormat as exc:
-            loaded.unreadable[stand_in_of_row(key)] = exc.told
-            _log.warning("record_refused", row=rowid, reason=str(exc))
+            loaded.unreadable[stand_in_of_row(key)] = rowid
+            newer[exc.found] += 1
         except MissingKey as exc:
-            loaded.unreadable[stand_in_of_row(key)] = exc.told
+            loaded.unreadable[stand_in_of_row(key)] = rowid
             locked[exc.key_id] += 1
         except DamagedData as exc:
             damaged.append((rowid, str(exc)))
     for key_id, count in locked.items():
         _log.error("records_locked", key=key_id, count=count, meaning=_LOCKED)
+    for version, count in newer.items():
+        _log.error("records_of_newer_format", format=version, count=count, meaning=_NEWER)
     if keys and not_encrypted:
         _log.warning("records_not_encrypted", count=not_encrypted, meaning=_NOT_ENCRYPTED)
     return loaded, damaged
 
 
-_LOCKED: Final = "encrypted with a key that store.encryption does not have; left as they are"
-_NOT_ENCRYPTED: Final = "stored before store.encryption was set; plain until they change or expire"
+_LOCKED: Final = "encrypted with a key that store.encryption does not have; to clients they are not there"
+_NEWER: Final = f"a later version wrote them, this one reads up to {FORMAT}; to clients they are not there"
+_NOT_ENCRYPTED: Final = (
+    "stored before store.encryption was set; plain until they change or expire, or a start"
+)
 
 
 def _checked(key: bytes, value: bytes, results: ResultFiles, keys: Keys) -> Record:

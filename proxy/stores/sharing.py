@@ -47,12 +47,13 @@ async def open_shared_directory(
     clock: Clock,
     metrics: Metrics = UNSERVED,
     keys: Keys = NO_KEYS,
+    wanted_s: float = 0,
 ) -> AsyncIterator[Store]:
     """The store in `directory`, with what guests have left; a guest's own store if it is taken.
 
-    `owner` is whose tasks are taken over: on stdio there is only one. Raises ConfigError as DiskStore.
+    `owner` is whose tasks are taken over: on stdio there is only one. The rest is as with DiskStore.
     """
-    disk_store = partial(DiskStore, durability=durability, clock=clock, keys=keys)
+    disk_store = partial(DiskStore, durability=durability, clock=clock, keys=keys, wanted_s=wanted_s)
     try:
         async with disk_store(directory, metrics=metrics) as store:
             await _adopt_guests(store, directory / GUESTS, disk_store, owner, clock)

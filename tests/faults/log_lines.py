@@ -21,7 +21,9 @@ _OF_A_BROKEN_STORE: Final = frozenset(
 )
 _OF_ANY_FAULT: Final = frozenset({"answer_not_delivered"})
 _OF_THE_COMMAND_LINE: Final = "mcp-taskproxy: error: "
-_NEVER: Final = frozenset({"record_set_aside", "record_refused", "upstream_noise_skipped", "task_vanished"})
+_NEVER: Final = frozenset(
+    {"record_set_aside", "records_of_newer_format", "upstream_noise_skipped", "task_vanished"}
+)
 _SHOWN: Final = 1500
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,7 @@ RID: Final = 7
 
 TASKS: Final[Mapping[str, Any]] = {"extensions": {names.TASKS_EXTENSION: {}}}
 ASKABLE: Final[Mapping[str, Any]] = {"elicitation": {}}
+YES: Final = {"action": "accept", "content": {"name": "Mallory"}}
 
 
 @dataclass(frozen=True)
@@ -190,3 +192,45 @@ def _modern(
 
 def _compared(response: aiohttp.ClientResponse) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key.lower(), value) for key, value in response.headers.items() if key != "Date"))
+
+
+# -- what an attacker can do with an id ---------------------------------------------------------------
+
+Probe = Callable[[Party, str], Awaitable[Told]]
+"""An attacker names something, its own or not."""
+
+
+def unknown_task() -> str:
+    return "tpx-" + secrets.token_urlsafe(24)
+
+
+def modern_probe(method: str, **params: Any) -> Probe:
+    async def probe(attacker: Party, task_id: str) -> Told:
+        return await attacker.modern(method, {"taskId": task_id, **params})
+
+    return probe
+
+
+def legacy_probe(method: str) -> Probe:
+    async def probe(attacker: Party, task_id: str) -> Told:
+        return await attacker.legacy(method, {"taskId": task_id})
+
+    return probe
+
+
+async def listen_probe(attacker: Party, task_id: str) -> Told:
+    """The acknowledgement is all there is to compare."""
+    async with attacker.listening(task_id) as events:
+        return Told(events.status, (), str(await events.next()).encode())
+
+
+TASK_PROBES: Final[Mapping[str, Probe]] = {
+    "tasks/get": modern_probe(names.TASKS_GET),
+    "tasks/update": modern_probe(names.TASKS_UPDATE, inputResponses={"input-1": YES}),
+    "tasks/update, malformed": modern_probe(names.TASKS_UPDATE),
+    "tasks/cancel": modern_probe(names.TASKS_CANCEL),
+    "subscriptions/listen": listen_probe,
+    "tasks/get of 2025": legacy_probe(names.TASKS_GET),
+    "tasks/result of 2025": legacy_probe(names.TASKS_RESULT),
+    "tasks/cancel of 2025": legacy_probe(names.TASKS_CANCEL),
+}

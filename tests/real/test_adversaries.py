@@ -10,7 +10,7 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,17 @@ from aiohttp import web
 from proxy.owners import owner_of
 from proxy.protocol import list_cursor, names
 from proxy.protocol.list_cursor import ListPosition
-from tests.real.adversaries import ASKABLE, RID, Party, Told
+from tests.real.adversaries import (
+    ASKABLE,
+    RID,
+    TASK_PROBES,
+    YES,
+    Party,
+    Probe,
+    Told,
+    modern_probe,
+    unknown_task,
+)
 from tests.real.owned_http import well
 from tests.real.proxy_process import ProxyProcess
 from tests.real.stdio_process import StdioProcess, proxied
@@ -44,14 +54,6 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "limits": {"failed_lookups": "100000/s", "polls_per_task": "100000/s"},
 }
 LONG_S: Final = 600
-YES: Final = {"action": "accept", "content": {"name": "Mallory"}}
-
-Probe = Callable[[Party, str], Awaitable[Told]]
-"""An attacker names something, its own or not."""
-
-
-def unknown_task() -> str:
-    return "tpx-" + secrets.token_urlsafe(24)
 
 
 @dataclass
@@ -118,41 +120,6 @@ async def ended(party: Party, task_id: str) -> None:
     await asked_until(lambda: party.state_of(task_id), is_over, "the task is completed")
     found = await party.modern(names.TASKS_GET, {"taskId": task_id})
     assert party.secret in str(found.result["result"])
-
-
-# -- what an attacker can do with an id ---------------------------------------------------------------
-
-
-def modern_probe(method: str, **params: Any) -> Probe:
-    async def probe(attacker: Party, task_id: str) -> Told:
-        return await attacker.modern(method, {"taskId": task_id, **params})
-
-    return probe
-
-
-def legacy_probe(method: str) -> Probe:
-    async def probe(attacker: Party, task_id: str) -> Told:
-        return await attacker.legacy(method, {"taskId": task_id})
-
-    return probe
-
-
-async def listen_probe(attacker: Party, task_id: str) -> Told:
-    """The acknowledgement is all there is to compare."""
-    async with attacker.listening(task_id) as events:
-        return Told(events.status, (), str(await events.next()).encode())
-
-
-TASK_PROBES: Final[Mapping[str, Probe]] = {
-    "tasks/get": modern_probe(names.TASKS_GET),
-    "tasks/update": modern_probe(names.TASKS_UPDATE, inputResponses={"input-1": YES}),
-    "tasks/update, malformed": modern_probe(names.TASKS_UPDATE),
-    "tasks/cancel": modern_probe(names.TASKS_CANCEL),
-    "subscriptions/listen": listen_probe,
-    "tasks/get of 2025": legacy_probe(names.TASKS_GET),
-    "tasks/result of 2025": legacy_probe(names.TASKS_RESULT),
-    "tasks/cancel of 2025": legacy_probe(names.TASKS_CANCEL),
-}
 
 
 async def see_no_difference(scene: Scene, probes: Mapping[str, Probe]) -> None:

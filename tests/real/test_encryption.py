@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import base64
 import os
-from typing import Final
 
+import aiohttp
 import anyio
 import pytest
 
+from proxy.logs import task_hash
 from proxy.routing.recovery import OUTCOME_UNKNOWN
+from tests.real.adversaries import TASK_PROBES, Party, unknown_task
 from tests.real.bench import Bench
 from tests.real.stdio_process import SMALL_SERVER
 
 pytestmark = pytest.mark.anyio
 
-LOCKED: Final = "the task is stored encrypted, and its key was not given to this mcp-taskproxy"
-
 
 async def test_tasks_wait_for_their_key_and_are_all_there_once_it_is_back(bench: Bench) -> None:
+    """I5, TX-SEC-002, T25-SEC-001: meanwhile, byte by byte, they look like tasks that never were."""
     first, second = (base64.b64encode(os.urandom(32)).decode() for _ in range(2))
     keys = bench.home / "keys"
     keys.write_text(first)
@@ -36,8 +37,17 @@ async def test_tasks_wait_for_their_key_and_are_all_there_once_it_is_back(bench:
 
         keys.write_text(second)
         await proxy.start()
-        for task in (ended, running):
-            assert (await client.get_task(task)).error["message"] == LOCKED
+        async with aiohttp.ClientSession() as http:
+            owner = Party("nobody", proxy.url, http, is_anonymous=True)
+            await owner.open_session()
+            for name, probe in TASK_PROBES.items():
+                never = await probe(owner, unknown_task())
+                for task in (ended, running):
+                    assert await probe(owner, task) == never, name
+        logged = proxy.log.read_text().splitlines()
+        denied = [line for line in logged if "task_access_denied" in line and task_hash(running) in line]
+        assert len(denied) == len(TASK_PROBES)
+        assert all("unknown" in line for line in denied)
         meanwhile = (await client.call_tool("nap", {"seconds": 0})).task_id
         also_told = (await client.wait_task(meanwhile)).result
         assert b"records_locked" in proxy.log.read_bytes()

@@ -33,8 +33,11 @@ async def opened(
     durability: Durability = Durability.PROCESS,
     metrics: Metrics = UNSERVED,
     keys: Keys = NO_KEYS,
+    wanted_s: float = 0,
 ) -> AsyncIterator[DiskStore]:
-    store = DiskStore(directory, durability=durability, clock=clock, metrics=metrics, keys=keys)
+    store = DiskStore(
+        directory, durability=durability, clock=clock, metrics=metrics, keys=keys, wanted_s=wanted_s
+    )
     with anyio.fail_after(20):
         async with store:
             yield store

@@ -5,22 +5,26 @@ Contract section 8: "arguments, answers and results can be encrypted at rest".
 
 from __future__ import annotations
 
+import errno
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from shutil import copytree
 from typing import Final
 
 import pytest
 from structlog.testing import capture_logs
 
 from proxy.errors import StoreError, TaskConflict, TaskNotFound
+from proxy.stores import encrypting, opening
 from proxy.stores.base import Store
 from proxy.stores.disk import Durability
 from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.memos import row_key as memo_key
 from proxy.stores.records import row_key, stand_in, stand_in_of_row
 from proxy.stores.results import ResultFiles
-from proxy.stores.rows import load_without_writing
+from proxy.stores.rows import UNREAD_KEPT_S, load_without_writing
 from proxy.stores.sharing import GUESTS, open_shared_directory
 from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
 from proxy.tasks.task import Task
@@ -117,13 +121,16 @@ async def test_without_its_key_nothing_is_served_and_nothing_is_lost(
     with capture_logs() as logs:
         async with opened(directory, clock, keys=keys) as store:
             for task in made:
-                for result in (True, False):
-                    with pytest.raises(StoreError, match="its key was not given to this mcp-taskproxy"):
-                        await store.get(task.id, result=result)
+                for asked_for in (
+                    partial(store.get, task.id),
+                    partial(store.get, task.id, result=False),
+                    partial(store.compare_and_set, task, moved(task, clock)),
+                    partial(store.owned, "alice", after=task.id),
+                ):
+                    with pytest.raises(TaskNotFound):  # I5: whose it is cannot be known
+                        await asked_for()
                 with pytest.raises(TaskConflict):
                     await store.create(task)
-                with pytest.raises(StoreError):
-                    await store.compare_and_set(task, moved(task, clock))
             assert await store.unfinished() == await store.owned("alice") == []
             assert await store.recall(SESSION) is None
             await clock.advance(TTL_MS)  # far over the ttl of all that ended: it cannot be known here
@@ -143,25 +150,145 @@ async def test_without_its_key_nothing_is_served_and_nothing_is_lost(
         assert await store.recall(SESSION) == SECRET.encode()
 
 
-async def test_keys_are_rotated_by_putting_a_new_one_first(directory: Path, clock: ManualClock) -> None:
-    made = await fill(directory, clock, KEYS)
-    async with opened(directory, clock, keys=Keys([OTHER, KEY])) as store:
-        assert [await store.get(task.id) for task in made] == made
-        running = made[0]
-        await store.compare_and_set(running, end := completed(running, clock, LARGE))
-        await store.create(fresh := a_task(clock))
-    async with opened(directory, clock, keys=Keys([OTHER])) as store:
-        assert await store.get(end.id) == end
-        assert await store.get(fresh.id) == fresh
-        for task in made[1:]:
-            with pytest.raises(StoreError, match="its key was not given"):
-                await store.get(task.id)
-
-
-async def test_what_was_stored_before_there_were_keys_is_served_and_encrypted_when_it_changes(
+async def test_what_stays_locked_is_removed_a_month_after_nobody_could_want_it(
     directory: Path, clock: ManualClock
 ) -> None:
+    """Not before, so that a key that comes back finds all; not never, so that a lost one does not fill the
+    disk."""
+    made = await fill(directory, clock, KEYS)
+    kept_s = UNREAD_KEPT_S + TTL_MS / 1000
+
+    async def start(age_s: float) -> tuple[int, list[tuple[str, int]]]:
+        """With another key, and with every row that many seconds old: how many rows are left, and the log."""
+        sql(directory, "UPDATE Cache SET store_time = strftime('%s', 'now') - ?", age_s)
+        with capture_logs() as logs:
+            async with opened(directory, clock, keys=Keys([OTHER]), wanted_s=TTL_MS / 1000) as store:
+                await store.expire()
+        ((count,),) = sql(directory, "SELECT count(*) FROM Cache")
+        return count, [(log["event"], log["count"]) for log in logs]
+
+    assert await start(kept_s - 60) == (6, [("records_locked", 6)])
+    assert len(result_files(directory)) == 1
+    assert await start(kept_s + 60) == (0, [("records_locked", 6), ("records_removed_unread", 6)])
+    assert result_files(directory) == []
+    async with opened(directory, clock, keys=KEYS) as store:
+        await store.create(made[0])  # nothing stands in its way
+
+
+@pytest.mark.parametrize("before", [NO_KEYS, KEYS], ids=["none", "another"])
+async def test_what_is_there_is_encrypted_with_a_new_first_key_at_once(
+    directory: Path, clock: ManualClock, before: Keys
+) -> None:
+    """So the old one can be taken away with the next start."""
+    made = await fill(directory, clock, before)
+    with capture_logs() as logs:
+        async with opened(directory, clock, keys=Keys([OTHER, KEY])) as store:
+            assert [await store.get(task.id) for task in made] == made
+            running = made[0]
+            await store.compare_and_set(running, end := completed(running, clock, LARGE))
+    assert [(log["event"], log["count"]) for log in logs] == [("records_encrypted", 6)]
+    with capture_logs() as logs:
+        async with opened(directory, clock, keys=Keys([OTHER])) as store:
+            assert [await store.get(task.id) for task in (end, *made[1:])] == [end, *made[1:]]
+            assert await store.recall(SESSION) == SECRET.encode()
+            await clock.advance(TTL_MS)
+            assert await store.expire() == 4
+            assert result_files(directory) == []
+    assert logs == []
+    left = {key for (key,) in sql(directory, "SELECT key FROM Cache")}
+    assert left == {row_key(made[1].id, KEYS)}  # no task has two rows: what is gone does not come back
+
+
+async def test_once_keys_are_there_no_file_shows_what_anybody_said_before(
+    directory: Path, clock: ManualClock
+) -> None:
+    """Not what is there, nor what was removed, nor the log of writes of a proxy that was killed."""
+    killed = directory.with_name("killed")
+    made = states(clock)
+    async with opened(directory, clock) as store:
+        sql(directory, "PRAGMA secure_delete = 0")
+        for state in made:
+            await store.create(state)
+        for _ in range(20):
+            await store.create(gone := completed(a_task(clock), clock, SECRET.encode() * 1000))
+        await clock.advance(TTL_MS)
+        await store.expire()
+        await store.create(gone)
+        await store.remember(SESSION, SECRET.encode(), keep_s=60)
+        copytree(directory, killed)
+    assert SECRET.encode() in (killed / "cache.db-wal").read_bytes()
+    async with opened(killed, clock, keys=KEYS) as store:
+        assert await store.recall(SESSION) == SECRET.encode()
+        assert await store.get(made[1].id) == made[1]
+        assert SECRET.encode() not in whole(killed)
+        assert made[1].id.encode() not in whole(killed)
+
+
+async def test_damaged_records_that_were_set_aside_are_left_to_people_and_named(
+    directory: Path, clock: ManualClock
+) -> None:
+    await fill(directory, clock, NO_KEYS)
+    sql(directory, "CREATE TABLE Damaged AS SELECT * FROM Cache")
+    (directory / "damaged-1").mkdir()
+    (directory / "results" / "x.damaged").touch()
+    with capture_logs() as logs:
+        for _ in range(2):
+            async with opened(directory, clock, keys=KEYS):
+                pass
+    assert [log["places"] for log in logs if log["event"] == "damaged_records_not_encrypted"] == [
+        "damaged-1, results/*.damaged, table Damaged of cache.db"
+    ]
+
+
+async def test_where_encryption_was_off_for_a_while_all_is_done_again(
+    directory: Path, clock: ManualClock
+) -> None:
+    async with opened(directory, clock, keys=KEYS):
+        pass
     made = await fill(directory, clock, NO_KEYS)
+    assert SECRET.encode() in whole(directory)
+    async with opened(directory, clock, keys=KEYS) as store:
+        assert [await store.get(task.id) for task in made] == made
+        assert SECRET.encode() not in whole(directory)
+
+
+async def test_what_another_key_locks_is_encrypted_once_that_is_there(
+    directory: Path, clock: ManualClock
+) -> None:
+    made = await fill(directory, clock, KEYS)
+    async with opened(directory, clock, keys=Keys([OTHER])):
+        pass
+    async with opened(directory, clock, keys=Keys([OTHER, KEY])):
+        pass
+    async with opened(directory, clock, keys=Keys([OTHER])) as store:
+        assert [await store.get(task.id) for task in made] == made
+
+
+@pytest.mark.parametrize("stage", ["_encrypted", "_wipe", "_set_mark"])
+async def test_a_start_that_cannot_encrypt_what_is_there_serves_it_and_the_next_tries_again(
+    directory: Path, clock: ManualClock, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full."""
+
+    def fails(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made = await fill(directory, clock, NO_KEYS)
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr(encrypting, stage, fails)
+        async with opened(directory, clock, keys=KEYS) as store:
+            assert [await store.get(task.id) for task in made] == made
+    assert (logs[0]["event"], logs[0]["reason"]) == ("store_not_encrypted", "no space left on device")
+    async with opened(directory, clock, keys=KEYS) as store:
+        assert [await store.get(task.id) for task in made] == made
+        assert SECRET.encode() not in whole(directory)
+
+
+async def test_what_cannot_be_encrypted_yet_is_served_and_encrypted_when_it_changes(
+    directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await fill(directory, clock, NO_KEYS)
+    monkeypatch.setattr(opening, "encrypt_rest", lambda *_: None)
     with capture_logs() as logs:
         async with opened(directory, clock, keys=KEYS) as store:
             assert [await store.get(task.id) for task in made] == made
