@@ -232,7 +232,8 @@ async def _listening(parts: Parts, endpoint: HttpEndpoint) -> AsyncIterator[str]
     endpoint.add_to(app)
     parts.operations.add_to(app, _guard_of_operations(config, config.listen))
     host, port = config.listen_host, config.listen_port
-    async with served(app, host, port, _connection_bounds(config), setting="listen") as bound:
+    bounds = _connection_bounds(config)
+    async with served(app, host, port, bounds, endpoint.guard, setting="listen") as bound:
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{bound}{config.path}"
 

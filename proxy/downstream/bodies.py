@@ -15,7 +15,7 @@ from proxy.errors import ClientProtocolError, ErrorCode, LimitReached
 
 AT_ONCE: Final = 8  # bodies of the largest size that may be on their way at the same time
 BUSY_RETRY_S: Final = 1
-_PLAIN: Final = ("", "identity")
+_PLAIN: Final = frozenset({"", "identity"})
 
 
 class Bodies:
@@ -31,7 +31,8 @@ class Bodies:
 
     async def read(self, http: web.Request) -> bytes:
         """Raises ClientProtocolError, and LimitReached (503) where too much is on its way already."""
-        if http.headers.get("Content-Encoding", "").lower() not in _PLAIN:
+        encodings = http.headers.getall("Content-Encoding", ())
+        if encodings and not {encoding.lower() for encoding in encodings} <= _PLAIN:
             raise _bad_body("a body with Content-Encoding is not accepted", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         try:
             if http.content.is_eof():  # a small body comes with its head: a timer would cost more than it

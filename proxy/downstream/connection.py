@@ -3,30 +3,32 @@
 Above: `server`. aiohttp reads HTTP; what is here bounds what it does not: heads that never end, connections
 that nobody uses, too many of either, clients that do not read what they are answered. It answers a malformed
 request, or one with headers over the limit, with the start of what it could not read, and logs that too: it
-may be a credential. Ours say what was wrong and nothing else. Contract section 8, "Bounds"; field reports F23
-and F40.
+may be a credential. Ours say what was wrong and nothing else, and let the page read it that sent the request
+(F30). Contract section 8, "Bounds"; field reports F23 and F40.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from operator import itemgetter
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import EMPTY_PAYLOAD, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.web_protocol import _ErrInfo
 
-from proxy.downstream.base import message_of_fault
-from proxy.downstream.responses import WRITE_TIMEOUT_S
-from proxy.errors import ClientProtocolError, ErrorCode
+from proxy.downstream.guard import ANYBODY, Guard
+from proxy.downstream.heads import HeadTooLarge, body_of, origins_in, raw_refusal, size_of
 from proxy.logs import get_logger
+
+WRITE_TIMEOUT_S: Final = 60.0  # who reads nothing of a full buffer for so long is cut; no task is harmed
 
 MAX_HEADERS: Final = 128  # of one request; clients and the gateways before them send some thirty
 WHOLE_HEAD: Final = 4  # headers of the largest size that one request may have
 MADE_ROOM: Final = 10  # a tenth of all connections is ended at once: to look for the oldest takes time
-BUSY_RETRY_S: Final = 5
 _TOO_MANY: Final = "Too many headers received"  # aiohttp's words, which are all that it says
 
 log = get_logger()
@@ -49,9 +51,20 @@ class Connection(web.RequestHandler):
     """See the module. To a request that comes in one piece, and a response that the buffers take, nothing is
     added but a look."""
 
-    __slots__ = ("_bounds", "_head_bytes", "_head_timer", "_wire", "_write_timer")
+    __slots__ = (
+        "_before_head",
+        "_body",
+        "_bounds",
+        "_guard",
+        "_head",
+        "_head_timer",
+        "_most_of_a_head",
+        "_origins",
+        "_wire",
+        "_write_timer",
+    )
 
-    def __init__(self, manager: Server, *, bounds: ConnectionBounds, **settings: Any) -> None:
+    def __init__(self, manager: Server, *, bounds: ConnectionBounds, guard: Guard, **settings: Any) -> None:
         super().__init__(
             manager,
             max_field_size=bounds.header_bytes,
@@ -62,7 +75,12 @@ class Connection(web.RequestHandler):
             **settings,
         )
         self._bounds = bounds
-        self._head_bytes = 0
+        self._guard = guard
+        self._most_of_a_head = WHOLE_HEAD * bounds.header_bytes
+        self._body: StreamReader = EMPTY_PAYLOAD  # of the request that came last, which may wait for others
+        self._head = bytearray()  # of what comes behind that, in parts: those before the last
+        self._before_head = 0  # bytes that came with the end of what was before, and may be of it as well
+        self._origins: Sequence[str] = ()  # of a request that could not be read: no other one follows
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._wire: asyncio.Transport | None = None
@@ -92,10 +110,20 @@ class Connection(web.RequestHandler):
                 self._begin_write()
 
     def data_received(self, data: bytes) -> None:
+        is_head, seen = self._body.is_eof(), self._request_count
         super().data_received(data)
-        if self._waits_for_head():
-            self._take_part(len(data))
-        elif self._head_timer is not None:
+        if self._request_count == seen:
+            if not is_head:
+                self._before_head = len(data) or self._before_head
+            elif data:
+                self._take_part(data)
+            return
+        last, self._body = self._messages[-1]
+        at_most = self._before_head + len(self._head) + len(data)
+        if at_most > self._most_of_a_head or type(last) is _ErrInfo:
+            self._look_at_last(self._request_count - seen, data)
+        self._before_head = len(data) or self._before_head
+        if self._head_timer is not None or self._head:
             self._end_head()
 
     @property
@@ -121,30 +149,45 @@ class Connection(web.RequestHandler):
     def _end_head(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
-        self._head_timer, self._head_bytes = None, 0
+        self._head_timer = None
+        self._head.clear()
 
-    def _take_part(self, count: int) -> None:
-        self._head_bytes += count
-        if self._head_timer is None:
+    def _take_part(self, part: bytes) -> None:
+        self._head += part
+        if len(self._head) > self._most_of_a_head:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, self._too_large())
+        elif self._head_timer is None and self._waits_for_head():
             self._begin_head()
-        if self._head_bytes > WHOLE_HEAD * self._bounds.header_bytes:
-            most = WHOLE_HEAD * self._bounds.header_bytes
-            said = f"Invalid request: the headers are over {most} bytes ({WHOLE_HEAD} times limits.header)"
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, said)
+
+    def _look_at_last(self, count: int, data: bytes) -> None:
+        """At so many requests, which `data` has ended the heads of: those over the limit are as malformed as
+        what is no HTTP."""
+        for at in range(-count, 0):
+            message, payload = self._messages[at]
+            if not isinstance(message, _ErrInfo):
+                if size_of(message) <= self._most_of_a_head:
+                    continue
+                self._messages[at] = (_ErrInfo(HeadTooLarge.code, HeadTooLarge(), ""), payload)
+            self._origins = origins_in(self._head + data)
+
+    def _too_large(self) -> str:
+        most = self._most_of_a_head
+        return f"Invalid request: the headers are over {most} bytes ({WHOLE_HEAD} times limits.header)"
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        if self._head_bytes:
+        if self._head:
             said = "Invalid request: the headers did not arrive in time (limits.request_head)"
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, said)
         else:
             self.force_close()
 
     def _refuse(self, status: HTTPStatus, said: str) -> None:
-        """Answer a request that is not there, and hang up."""
-        if self.transport is not None:
+        """Answer a request that is not there, unless another one is being answered, and hang up."""
+        if self.transport is not None and self._waits_for_head():
             assert isinstance(self.transport, asyncio.Transport)
-            self.transport.write(_raw_refusal(status, said))
+            cors = self._guard.cors_headers(origins_in(self._head))
+            self.transport.write(raw_refusal(status, said, cors))
         self.force_close()
 
     # -- what the client does not read --------------------------------------------------------------
@@ -185,18 +228,21 @@ class Connection(web.RequestHandler):
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         log.info("http_request_malformed", fault=type(exc).__name__)
-        is_too_large = isinstance(exc, LineTooLong) or exc.message == _TOO_MANY
+        is_too_large = isinstance(exc, LineTooLong | HeadTooLarge) or exc.message == _TOO_MANY
         response = web.Response(
             status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if is_too_large else HTTPStatus.BAD_REQUEST,
-            body=_body(self._words_for(exc)),
+            body=body_of(self._words_for(exc)),
             content_type="application/json",
         )
+        response.headers.extend(self._guard.cors_headers(self._origins))
         response.force_close()
         return response
 
     def _words_for(self, exc: HttpProcessingError) -> str:
         if isinstance(exc, LineTooLong):
             return f"Invalid request: a header is over {self._bounds.header_bytes} bytes (limits.header)"
+        if isinstance(exc, HeadTooLarge):
+            return self._too_large()
         if exc.message == _TOO_MANY:
             return f"Invalid request: there are more than {MAX_HEADERS} headers"
         return "Invalid request: not well-formed HTTP"
@@ -205,7 +251,7 @@ class Connection(web.RequestHandler):
 class Server(web.Server):
     """All connections, of which the idle ones make room for new ones."""
 
-    def __init__(self, made: web.Server, bounds: ConnectionBounds) -> None:
+    def __init__(self, made: web.Server, bounds: ConnectionBounds, guard: Guard = ANYBODY) -> None:
         settings: dict[str, Any] = made._kwargs
         super().__init__(
             made.request_handler,
@@ -214,9 +260,11 @@ class Server(web.Server):
             **settings,
         )
         self._bounds = bounds
+        self._guard = guard
 
     def __call__(self) -> Connection:
-        return Connection(self, bounds=self._bounds, loop=asyncio.get_running_loop(), **self._kwargs)
+        loop = asyncio.get_running_loop()
+        return Connection(self, bounds=self._bounds, guard=self._guard, loop=loop, **self._kwargs)
 
     def has_room(self) -> bool:
         """Whether the connection that was made last may stay. Those that wait for a request for longest go
@@ -231,17 +279,3 @@ class Server(web.Server):
         for _, connection in sorted(idle, key=itemgetter(0))[: self._bounds.connections // MADE_ROOM + 1]:
             connection.force_close()
         return bool(idle)
-
-
-def _body(said: str) -> bytes:
-    return message_of_fault(None, ClientProtocolError(ErrorCode.INVALID_REQUEST, said))
-
-
-def _raw_refusal(status: HTTPStatus, said: str) -> bytes:
-    body = _body(said)
-    retry = f"Retry-After: {BUSY_RETRY_S}\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n{retry}"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body

@@ -7,7 +7,7 @@ Endpoint".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
@@ -16,7 +16,7 @@ from typing import Final
 from proxy.errors import AccessDenied
 from proxy.protocol import names
 
-EXPOSED: Final = ", ".join((names.H_SESSION_ID, "WWW-Authenticate", names.H_PROTOCOL_VERSION))
+EXPOSED: Final = ", ".join((names.H_SESSION_ID, "WWW-Authenticate", names.H_PROTOCOL_VERSION, "Retry-After"))
 ALLOWED_METHODS: Final = "GET, POST, DELETE"
 PREFLIGHT_MAX_AGE_S: Final = 600
 _NAMES_KEPT: Final = 256  # clients come by few names, with every request; who tries many gets no memory
@@ -43,17 +43,23 @@ class Guard:
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
 
-    def check(self, host: str | None, origin: str | None) -> None:
-        """Raise AccessDenied (403) unless both may pass. No Origin is no browser, and passes."""
+    def check(self, host: str | None, origins: Sequence[str]) -> None:
+        """Raise AccessDenied (403) unless both may pass. No Origin is no browser, and passes; of two nobody
+        could say which one the server behind us, or a cache, would go by."""
         if (self.is_loopback or self.allowed_hosts) and not self._allows_host((host or "").lower()):
             raise AccessDenied(f"Host {host!r} is not allowed here (allowed_hosts)")
-        if origin is not None and not self.allows_origin(origin):
-            raise AccessDenied(f"Origin {origin!r} is not allowed here (allowed_origins)")
+        if origins and not self.allows(origins):
+            shown = " and ".join(map(repr, origins))
+            raise AccessDenied(f"Origin {shown} is not allowed here (allowed_origins)")
 
     def _allows_host(self, host: str) -> bool:
         if self.is_loopback and _is_loopback(host):
             return True
         return host in self.allowed_hosts or _without_port(host) in self.allowed_hosts
+
+    def allows(self, origins: Sequence[str]) -> bool:
+        """Whether these values of `Origin` are one, and may pass."""
+        return len(origins) == 1 and self.allows_origin(origins[0])
 
     def allows_origin(self, origin: str) -> bool:
         if origin in self.allowed_origins:
@@ -61,12 +67,12 @@ class Guard:
         match = _ORIGIN.match(origin.lower())
         return self.is_loopback and match is not None and _is_loopback(match["host"])
 
-    def cors_headers(self, origin: str | None) -> list[tuple[str, str]]:
+    def cors_headers(self, origins: Sequence[str]) -> list[tuple[str, str]]:
         """For every response to a browser page that may talk to us, errors included."""
-        if origin is None or not self.allows_origin(origin):
+        if not self.allows(origins):
             return []
         return [
-            ("Access-Control-Allow-Origin", origin),
+            ("Access-Control-Allow-Origin", origins[0]),
             ("Access-Control-Expose-Headers", EXPOSED),
             ("Vary", "Origin"),
         ]
@@ -80,6 +86,9 @@ class Guard:
             ("Access-Control-Allow-Headers", ", ".join([*_STANDARD_HEADERS, *params])),
             ("Access-Control-Max-Age", str(PREFLIGHT_MAX_AGE_S)),
         ]
+
+
+ANYBODY: Final = Guard(is_loopback=False, allowed_hosts=frozenset(), allowed_origins=frozenset())
 
 
 def _words(header: str) -> Iterable[str]:

@@ -26,6 +26,7 @@ from proxy.downstream.peers import Peers
 from proxy.downstream.posted import Posted, header_era, read_posted
 from proxy.downstream.reply_writer import ReplyWriter, leave_as_given
 from proxy.downstream.responses import Responder, accepts_stream, plain_response, refusal
+from proxy.downstream.single import authorization_of, origins_of
 from proxy.downstream.validation import Headers, Rejection, read_message
 from proxy.downstream.well_known import EVERY_PAGE, WellKnownPages
 from proxy.eras.era import Era
@@ -86,7 +87,7 @@ class HttpEndpoint:
         self._metrics = metrics
         self._admission = admission
         self._router = router
-        self._guard = guard
+        self.guard = guard
         self._credentials = credentials
         self._secret = secret
         self._calls = calls
@@ -148,7 +149,7 @@ class HttpEndpoint:
     async def post(self, http: web.Request) -> web.StreamResponse:
         rid: RequestId | None = None
         try:
-            self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
+            self.guard.check(http.headers.get("Host"), origins_of(http))
             admitted = None if self._admission.gate is None else await self._admission.admit(http)
             body = await self._bodies.read(http)
             posted = read_posted(body, _versions_in(http), self._settings.max_depth)
@@ -175,7 +176,7 @@ class HttpEndpoint:
     async def other(self, http: web.Request) -> web.StreamResponse:
         """GET, HEAD and DELETE belong to legacy sessions (HTTP-028)."""
         try:
-            self._guard.check(http.headers.get("Host"), http.headers.get("Origin"))
+            self.guard.check(http.headers.get("Host"), origins_of(http))
             legacy = self._serving_legacy(header_era(_versions_in(http)))
             if legacy is not None and http.method in METHODS:
                 return await legacy.other(http, self._owner(http, await self._admission.admit(http)))
@@ -190,17 +191,16 @@ class HttpEndpoint:
 
     async def preflight(self, http: web.Request) -> web.StreamResponse:
         """Answered before any authentication, for pages that may talk to us (F30)."""
-        origin = http.headers.get("Origin")
-        if origin is None or not self._guard.allows_origin(origin):
+        if not self.guard.allows(origins_of(http)):
             return web.Response(status=HTTPStatus.FORBIDDEN)
         requested = http.headers.get("Access-Control-Request-Headers", "")
-        return plain_response(HTTPStatus.NO_CONTENT, self._guard.preflight_headers(requested))
+        return plain_response(HTTPStatus.NO_CONTENT, self.guard.preflight_headers(requested))
 
     async def _before_head(self, http: web.Request, response: web.StreamResponse) -> None:
         """For every response, also those of aiohttp's own (F30)."""
         leave_as_given(response)
-        if (origin := http.headers.get("Origin")) is not None:
-            response.headers.extend(self._guard.cors_headers(origin))
+        if origins := origins_of(http):
+            response.headers.extend(self.guard.cors_headers(origins))
         if self._admission.urls is not None:
             self._admission.put_right(response)
 
@@ -211,7 +211,7 @@ class HttpEndpoint:
         return self._legacy if era is _LEGACY else None
 
     def _owner(self, http: web.Request, admitted: Owner | None) -> Owner:
-        authorization = http.headers.get("Authorization")
+        authorization = authorization_of(http)
         owner = admitted or owner_of(authorization, self._secret)
         if authorization is not None or admitted is not None:
             self._note(owner, authorization)
@@ -228,7 +228,7 @@ class HttpEndpoint:
         if posted.is_batch:
             fault = "Invalid request: the message is an array (batches are not supported)"
             raise Rejection(None, ClientProtocolError(ErrorCode.INVALID_REQUEST, fault))
-        authorization = http.headers.get("Authorization")
+        authorization = authorization_of(http)
         owner = admitted or owner_of(authorization, self._secret)
         headers = Headers([(key.lower(), value) for key, value in http.headers.items()])
         request = read_message(posted.messages[0], headers, owner, self._settings.supported)

@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 from aiohttp import web
 
-from proxy.downstream.guard import Guard
+from proxy.downstream.guard import ANYBODY, Guard
 from proxy.downstream.responses import refusal
 from proxy.errors import AccessDenied
 from proxy.metrics import CONTENT_TYPE
@@ -27,9 +27,6 @@ Report = Callable[[], Awaitable[dict[str, str]]]
 
 Scrape = Callable[[], Awaitable[bytes]]
 """The metrics as they are now."""
-
-
-ANYBODY: Final = Guard(is_loopback=False, allowed_hosts=frozenset(), allowed_origins=frozenset())
 
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -75,7 +72,7 @@ class Operations:
 def _guarded(guard: Guard, handler: _Handler) -> _Handler:
     async def handle(http: web.Request) -> web.Response:
         try:
-            guard.check(http.headers.get("Host"), None)
+            guard.check(http.headers.get("Host"), ())
         except AccessDenied as exc:
             return refusal(None, exc)
         return await handler(http)

@@ -14,6 +14,7 @@ import anyio
 from aiohttp import web
 
 from proxy.downstream.connection import ConnectionBounds, Server
+from proxy.downstream.guard import ANYBODY, Guard
 from proxy.errors import ConfigError
 
 SHUTDOWN_S: Final = 2.0  # for handlers that are still at it when the server ends
@@ -22,23 +23,31 @@ SHUTDOWN_S: Final = 2.0  # for handlers that are still at it when the server end
 class HttpRunner(web.AppRunner):
     """Runs an application as `web.AppRunner` does, on our connections; a hang-up cancels its handler."""
 
-    def __init__(self, app: web.Application, bounds: ConnectionBounds) -> None:
+    def __init__(self, app: web.Application, bounds: ConnectionBounds, guard: Guard = ANYBODY) -> None:
         super().__init__(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
         self._bounds = bounds
+        self._guard = guard
 
     async def _make_server(self) -> web.Server:
-        return Server(await super()._make_server(), self._bounds)
+        return Server(await super()._make_server(), self._bounds, self._guard)
 
 
 @asynccontextmanager
 async def served(
-    app: web.Application, host: str, port: int, bounds: ConnectionBounds, *, setting: str
+    app: web.Application,
+    host: str,
+    port: int,
+    bounds: ConnectionBounds,
+    guard: Guard = ANYBODY,
+    *,
+    setting: str,
 ) -> AsyncIterator[int]:
-    """Serve an application; yields the port, which is another one for 0.
+    """Serve an application; yields the port, which is another one for 0. `guard` says which pages may read
+    what was wrong with a request that never got as far as the application.
 
     Raises ConfigError, which names `setting`, if the address cannot be had.
     """
-    runner = HttpRunner(app, bounds)
+    runner = HttpRunner(app, bounds, guard)
     await runner.setup()
     try:
         try:

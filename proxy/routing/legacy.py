@@ -7,14 +7,20 @@ servers that speak Streamable HTTP, and `session_layer`, before all others. Cont
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from http import HTTPMethod
+from http import HTTPMethod, HTTPStatus
 from typing import Final, Protocol
 
+from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.owners import Owner
+from proxy.protocol import names
 from proxy.protocol.jsonrpc import Message, Request
+
+_SINGLE: Final = frozenset(
+    {names.H_SESSION_ID.lower(), names.H_PROTOCOL_VERSION.lower(), names.H_LAST_EVENT_ID.lower()}
+)
 
 
 @dataclass(slots=True)  # never changed; to freeze it costs as much as all else about it
@@ -41,10 +47,22 @@ class HttpMessage:
         return isinstance(message, Request) and message.method == method and not self.is_batch
 
     def header(self, name: str) -> str | None:
-        """The first value of a header, whatever its spelling."""
+        """The first value of a header, whatever its spelling. Raises ClientProtocolError (400) for a message
+        of which nobody could say what session it is of, or where in it: we would go by one line, and the
+        server maybe by another."""
         if self._by_name is None:  # several look, for several
-            self._by_name = {key.lower(): value for key, value in reversed(self.headers)}
+            by_name = {key.lower(): value for key, value in reversed(self.headers)}
+            if len(by_name) < len(self.headers):
+                _refuse_ambiguous(self.headers, by_name)
+            self._by_name = by_name
         return self._by_name.get(name.lower())
+
+
+def _refuse_ambiguous(headers: Sequence[tuple[str, str]], by_name: Mapping[str, str]) -> None:
+    for key, value in headers:
+        if (name := key.lower()) in _SINGLE and value.strip() != by_name[name].strip():
+            fault = f"Invalid request: {key} is given more than once"
+            raise ClientProtocolError(ErrorCode.INVALID_REQUEST, fault, status=HTTPStatus.BAD_REQUEST)
 
 
 JSON: Final = ("Content-Type", "application/json")

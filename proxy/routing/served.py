@@ -75,7 +75,8 @@ class Served:
             yield await _reply(part, request, None)
             return
         wait, stream = _Wait(), GetStream()
-        may_stream = "text/event-stream" in (message.header("Accept") or "")
+        accept = [value for key, value in message.headers if key.lower() == "accept"]
+        may_stream = any("text/event-stream" in value for value in accept)
         self._waits[(part, request.id.value)] = wait
         try:
             async with anyio.create_task_group() as tasks:

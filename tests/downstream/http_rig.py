@@ -265,7 +265,7 @@ async def http_rig(
     endpoint.add_to(app)
     operations = Operations(reported, scraped)
     operations.add_to(app)
-    runner = HttpRunner(app, bounds)
+    runner = HttpRunner(app, bounds, endpoint.guard)
     await runner.setup()
     try:
         with anyio.fail_after(10):

@@ -21,7 +21,7 @@ BEHIND_A_PROXY: Final = Guard(True, frozenset({"mcp.example.com"}), frozenset({"
 
 def passes(guard: Guard, host: str | None, origin: str | None = None) -> bool:
     try:
-        guard.check(host, origin)
+        guard.check(host, () if origin is None else (origin,))
     except AccessDenied as fault:
         return fault.http_status != 403
     return True
@@ -175,7 +175,7 @@ def test_pages_of_this_machine_pass_on_a_loopback_bind_alone(origin: str) -> Non
 def test_every_other_origin_is_refused(guard: Guard, origin: str) -> None:
     """HTTP-002, SEC-001: 403 also for what is no origin at all, never a fault of ours."""
     assert not passes(guard, "localhost", origin)
-    assert guard.cors_headers(origin) == []
+    assert guard.cors_headers([origin]) == []
 
 
 @pytest.mark.parametrize("guard", [PUBLIC, BEHIND_A_PROXY])
@@ -196,17 +196,26 @@ def test_allowed_origins_pass_exactly(guard: Guard, origin: str, may: bool) -> N
 
 def test_the_host_is_judged_before_the_origin() -> None:
     with pytest.raises(AccessDenied, match="allowed_hosts"):
-        LOOPBACK.check("evil.example", "https://evil.example")
+        LOOPBACK.check("evil.example", ["https://evil.example"])
     with pytest.raises(AccessDenied, match="allowed_origins"):
-        LOOPBACK.check("localhost", "https://evil.example")
+        LOOPBACK.check("localhost", ["https://evil.example"])
+
+
+@pytest.mark.parametrize("other", ["https://app.example.com", "https://evil.example", "null", ""])
+def test_a_request_of_two_pages_is_refused(other: str) -> None:
+    """HTTP-002, SEC-001: also where one, or each, of them might pass, in either order."""
+    for origins in (["https://app.example.com", other], [other, "https://app.example.com"]):
+        with pytest.raises(AccessDenied, match="allowed_origins"):
+            PUBLIC.check("mcp.example.com", origins)
+        assert PUBLIC.cors_headers(origins) == []
 
 
 # CORS (F30).
 
 
 def test_an_allowed_page_may_read_what_it_needs_and_every_header_stands_once() -> None:
-    """F30: never `*`; the session, the challenge and the version can be read."""
-    headers = PUBLIC.cors_headers("https://app.example.com")
+    """F30: never `*`; the session, the challenge, the version and when to come back can be read."""
+    headers = PUBLIC.cors_headers(["https://app.example.com"])
     assert headers == [
         ("Access-Control-Allow-Origin", "https://app.example.com"),
         ("Access-Control-Expose-Headers", EXPOSED),
@@ -216,11 +225,12 @@ def test_an_allowed_page_may_read_what_it_needs_and_every_header_stands_once() -
         "Mcp-Session-Id",
         "WWW-Authenticate",
         "MCP-Protocol-Version",
+        "Retry-After",
     }
 
 
 def test_no_page_no_cors() -> None:
-    assert PUBLIC.cors_headers(None) == []
+    assert PUBLIC.cors_headers(()) == []
 
 
 REQUESTED: Final = (

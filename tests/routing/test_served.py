@@ -63,7 +63,7 @@ class Scene:
     async def reply(
         self, method: str = names.TASKS_RESULT, *, accept: str | None = BOTH, id: int | str = 1
     ) -> AsyncIterator[Reply | None]:
-        headers = [] if accept is None else [("Accept", accept)]
+        headers = [] if accept is None else [("Accept", line) for line in accept.split("\n")]
         message = HttpMessage(HTTPMethod.POST, headers, ADA)
         rid = RequestId(json.dumps(id).encode(), id)
         with anyio.fail_after(5):
@@ -166,6 +166,13 @@ async def test_who_takes_no_stream_gets_json_however_long_it_takes(accept: str |
         await settle()
         assert scene.tasks.channel is None
         event.set()
+
+
+@pytest.mark.usefixtures("nothing_is_soon")
+async def test_what_is_accepted_may_stand_in_several_lines() -> None:
+    """RFC 9110, "Field Lines and Combined Field Value"."""
+    async with Scene(waits(anyio.Event())).reply(accept="application/json\ntext/event-stream") as reply:
+        assert kind(reply) == "text/event-stream"
 
 
 async def test_errors_are_answers() -> None:
