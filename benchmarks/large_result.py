@@ -29,7 +29,8 @@ from proxy.downstream.base import pieces_of
 from proxy.downstream.exchange import Exchange
 from proxy.eras.capabilities import ANY_CAPABILITIES
 from proxy.eras.to_modern import ServerInfo
-from proxy.limits import PollLimit
+from proxy.limits import Gauge, PollLimit
+from proxy.metrics import UNSERVED
 from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import RawObject, dumps
@@ -133,7 +134,8 @@ def task_methods(store: DiskStore, clock: Clock) -> TaskMethods:
         raise AssertionError("a poll asked the upstream")
 
     pool = Pool(no_session, PoolSettings(idle_timeout_s=None), clock)
-    changes = TaskChanges(store, Runner(pool, store, POLICY, clock), POLICY, clock, Audit(b"k" * 32))
+    runner = Runner(pool, store, POLICY, clock, UNSERVED, Gauge("calls", 1, "limits.calls"))
+    changes = TaskChanges(store, runner, POLICY, clock, Audit(b"k" * 32))
     return TaskMethods(changes, POLICY, PollLimit(1_000, clock), clock)
 
 

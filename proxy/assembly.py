@@ -26,7 +26,7 @@ from proxy.downstream.peers import Peers
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.stdio import LOCAL_USER, StdioEndpoint, StdioSettings
 from proxy.errors import StoreError
-from proxy.limits import CallBounds, Gauge, LookupLimit, PollLimit
+from proxy.limits import Gauge, LookupLimit, PollLimit
 from proxy.metrics import Metrics
 from proxy.routing.bridge import Bridge
 from proxy.routing.conversion import Conversion
@@ -64,14 +64,14 @@ class Parts:
     operations: Operations
     tasks_2025: Tasks2025
     legacy: LegacyParts
+    requests: Gauge
 
     def http_endpoint(self, sessions: SessionLayer) -> HttpEndpoint:
         """`sessions` must be running."""
         config, limits, metrics = self.config, self.config.limits, self.upstream.metrics
         share = partial(limits.per_owner, has_others=config.faces_network)
-        calls = Gauge("calls", limits.calls, "limits.calls", per_owner=share("calls"))
         listens = Gauge("listen streams", limits.listens, "limits.listens", per_owner=share("listens"))
-        metrics.show("http_requests", lambda: calls.held)
+        metrics.show("http_requests", lambda: self.requests.held)
         metrics.show("http_streams", lambda: listens.held)
         metrics.show("legacy_sessions", lambda: len(sessions))
         return HttpEndpoint(
@@ -79,7 +79,7 @@ class Parts:
             Guard(config.is_loopback, frozenset(config.allowed_hosts), frozenset(config.allowed_origins)),
             self.upstream.credentials,
             self.secret,
-            calls=calls,
+            requests=self.requests,
             listens=listens,
             lookups=LookupLimit(limits.failed_lookups, self.clock),
             peers=Peers(config.trusted_proxies),
@@ -99,7 +99,9 @@ class Parts:
 
     def stdio_endpoint(self, writer: LineWriter) -> StdioEndpoint:
         limits = self.config.limits
-        settings = StdioSettings(limits.message, limits.depth, self.upstream.supported_versions, limits.calls)
+        settings = StdioSettings(
+            limits.message, limits.depth, self.upstream.supported_versions, limits.requests
+        )
         tasks = self.legacy.task_grant(LOCAL_USER, lists=True)
         return StdioEndpoint(
             self.router,
@@ -121,7 +123,9 @@ async def assemble(
     upstream = Upstream(config, policy, client, clock, metrics, auth)
     pool = Pool(upstream.session, _pool_settings(config), clock, metrics, upstream.health)
     limits, share = config.limits, partial(config.limits.per_owner, has_others=config.faces_network)
-    runner = Runner(pool, store, policy, clock, metrics, CallBounds(limits.calls, share("calls")))
+    calls = Gauge("calls", limits.calls, "limits.calls", per_owner=share("calls"))
+    requests = Gauge("requests", limits.requests, "limits.requests", per_owner=share("requests"))
+    runner = Runner(pool, store, policy, clock, metrics, calls)
     quota = TaskQuota(
         store, clock, total=limits.tasks, per_owner=share("tasks"), creations_per_s=limits.task_creations
     )
@@ -139,7 +143,7 @@ async def assemble(
     bridge = Bridge(pool, conversion, upstream.era, upstream.supported_versions)
     changes = TaskChanges(store, runner, policy, clock, audit, metrics)
     router = Router(bridge, TaskMethods(changes, policy, polls, clock), listen, metrics, clock)
-    metrics.show("calls_in_flight", lambda: runner.in_flight)
+    metrics.show("calls_in_flight", lambda: calls.held)
     metrics.show("calls_parked", lambda: conversion.parked)
     metrics.show("listen_streams", lambda: listen.streams)
     metrics.show("upstream_sessions", lambda: pool.sessions)
@@ -159,7 +163,8 @@ async def assemble(
         router,
         operations,
         tasks_2025,
-        LegacyParts(config, clock, secret, store, upstream, runner, tasks_2025),
+        LegacyParts(config, clock, secret, store, upstream, runner, tasks_2025, calls, requests),
+        requests,
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 from proxy.assembly_upstream import Upstream
 from proxy.clock import Clock
@@ -51,6 +50,8 @@ class LegacyParts:
     upstream: Upstream
     runner: Runner
     tasks: Tasks2025
+    calls: Gauge
+    requests: Gauge
     passed: PassedSessions = field(init=False)
     http_tasks: HttpTasks | None = None
     _resumed: dict[tuple[Owner, str | None], Adopted] = field(default_factory=dict)
@@ -117,13 +118,13 @@ class LegacyParts:
             )
 
         limits = self.config.limits
-        share = partial(limits.per_owner, has_others=self.config.faces_network)
         return SessionLayer(
             make_server,
             self.clock,
             max_sessions=limits.sessions,
-            max_per_owner=share("sessions"),
-            calls=Gauge("calls", limits.calls, "limits.calls", per_owner=share("calls")),
+            max_per_owner=limits.per_owner("sessions", has_others=self.config.faces_network),
+            calls=self.calls,
+            requests=self.requests,
             idle_s=limits.session_idle,
         )
 

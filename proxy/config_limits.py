@@ -28,6 +28,8 @@ class LimitsConfig(Section):
     task_creations: PerSecond | None = None
     tasks: AtLeastOne = 100_000
     tasks_per_owner: AtLeastOne | None = None
+    requests: AtLeastOne = 1_000
+    requests_per_owner: AtLeastOne | None = None
     calls: AtLeastOne = 1_000
     calls_per_owner: AtLeastOne | None = None
     listens: AtLeastOne = 1_000
@@ -40,7 +42,9 @@ class LimitsConfig(Section):
     request_head: SomeSeconds = 30.0
     request_body: SomeSeconds = 60.0
 
-    def per_owner(self, what: Literal["tasks", "calls", "listens", "sessions"], *, has_others: bool) -> int:
+    def per_owner(
+        self, what: Literal["tasks", "requests", "calls", "listens", "sessions"], *, has_others: bool
+    ) -> int:
         """The share of one owner: as set, else half of all, so that there is something left for others; all
         of it where there are none."""
         total: int = getattr(self, what)

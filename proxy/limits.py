@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from math import ceil
 from typing import Final
 
@@ -27,7 +26,11 @@ log = get_logger()
 
 class Gauge:
     """At most `limit` at a time, and `per_owner` of one owner if that is less. `setting` is the name of the
-    first; that of the other ends with `_per_owner`."""
+    first; that of the other ends with `_per_owner`.
+
+    `make_room` is asked where `take` finds none: it ends something that nobody waits for any more, if there is
+    such, and says whether it did.
+    """
 
     def __init__(self, what: str, limit: int, setting: str, *, per_owner: int | None = None) -> None:
         self._what = what
@@ -36,20 +39,35 @@ class Gauge:
         self._per_owner = None if per_owner is None or per_owner >= limit else per_owner
         self._shares: dict[str, int] = {}
         self.held = 0
+        self.make_room: Callable[[Owner], bool] | None = None
         self._emptied = Pulse()
 
     def hold(self, owner: Owner | None = None) -> AbstractContextManager[None]:
         """One more while inside. Raises LimitReached (429) on entry if `limit` are held already, or the
         owner's share."""
-        if owner is None or self._per_owner is None:
-            return self
-        return _Share(self, self._shares, owner.key, self._per_owner)
+        return self._one_of(owner)
 
     def take(self, owner: Owner) -> Callable[[], None]:
         """As `hold`, until what it returns is called, once."""
-        with ExitStack() as held:
-            held.enter_context(self.hold(owner))
-            return held.pop_all().close
+        one = self._one_of(owner)
+        try:
+            one.__enter__()
+        except LimitReached:
+            if self.make_room is None or not self.make_room(owner):
+                raise
+            one.__enter__()
+        return one.__exit__
+
+    def count(self, owner: Owner) -> Callable[[], None]:
+        """As `take`, of what is there already: it is not refused."""
+        one = self._one_of(owner)
+        one.add()
+        return one.__exit__
+
+    def _one_of(self, owner: Owner | None) -> Gauge | _Share:
+        if owner is None or self._per_owner is None:
+            return self
+        return _Share(self, self._shares, owner.key, self._per_owner)
 
     def has_all_of_one(self, owner: Owner) -> bool:
         """Whether this owner holds as many as one may, however many others hold."""
@@ -58,6 +76,9 @@ class Gauge:
     def __enter__(self) -> None:
         if self.held >= self._limit:
             raise self.reached(self._limit, self._setting)
+        self.add()
+
+    def add(self) -> None:
         self.held += 1
 
     def __exit__(self, *raised: object) -> None:
@@ -97,6 +118,10 @@ class _Share:
         self._gauge.__enter__()
         self._shares[self._owner] = held + 1
 
+    def add(self) -> None:
+        self._gauge.add()
+        self._shares[self._owner] = self._shares.get(self._owner, 0) + 1
+
     def __exit__(self, *raised: object) -> None:
         self._gauge.__exit__(*raised)
         left = self._shares[self._owner] - 1
@@ -104,24 +129,6 @@ class _Share:
             self._shares[self._owner] = left
         else:
             del self._shares[self._owner]
-
-
-@dataclass(frozen=True, slots=True)
-class CallBounds:
-    """How many calls may run at the server, tasks and parked ones among them: in all, and of one owner."""
-
-    total: int = 1_000
-    per_owner: int = 1_000
-
-    def check(self, in_flight: int, of_owner: int) -> None:
-        """Whether there is room for one more. Raises LimitReached (429)."""
-        if in_flight >= self.total:
-            said = f"{self.total} calls are in progress (limits.calls)"
-        elif of_owner >= self.per_owner:
-            said = f"{self.per_owner} calls of yours are in progress (limits.calls_per_owner)"
-        else:
-            return
-        raise LimitReached(f"{said}; try again later", retry_after_s=BUSY_RETRY_S)
 
 
 class TokenBuckets:

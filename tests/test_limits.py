@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from proxy import limits
 from proxy.errors import LimitReached
-from proxy.limits import CallBounds, Gauge, LookupLimit, PollLimit, TokenBuckets
+from proxy.limits import Gauge, LookupLimit, PollLimit, TokenBuckets
 from proxy.owners import ANONYMOUS, Owner
 from tests.manual_clock import ManualClock
 
@@ -97,16 +97,6 @@ def test_a_share_is_given_back_where_all_is_taken() -> None:
     for _ in range(3):
         with gauge.hold(BOB):
             assert gauge.held == 1
-
-
-def test_calls_are_bounded_in_all_and_for_each_owner() -> None:
-    """SEC-003, T25-SEC-005."""
-    bounds = CallBounds(total=10, per_owner=3)
-    bounds.check(9, 2)
-    with pytest.raises(LimitReached, match=r"limits\.calls\)"):
-        bounds.check(10, 0)
-    with pytest.raises(LimitReached, match=r"limits\.calls_per_owner"):
-        bounds.check(5, 3)
 
 
 def failed_lookups(limit: LookupLimit, peer: str, owner: Owner, times: int) -> int:

@@ -73,7 +73,7 @@ class HttpEndpoint:
         credentials: Credentials,
         secret: bytes,
         *,
-        calls: Gauge,
+        requests: Gauge,
         listens: Gauge,
         lookups: LookupLimit,
         peers: Peers,
@@ -90,7 +90,7 @@ class HttpEndpoint:
         self.guard = guard
         self._credentials = credentials
         self._secret = secret
-        self._calls = calls
+        self._requests = requests
         self._listens = listens
         self._lookups = lookups
         self._peers = peers
@@ -98,14 +98,14 @@ class HttpEndpoint:
         self._bodies = Bodies(settings.max_body_bytes, settings.body_s)
         self._clock = clock
         self._writer = writer = ReplyWriter(clock)
-        self._pages = None if well_known is None else WellKnownPages(well_known, guard, writer, calls)
+        self._pages = None if well_known is None else WellKnownPages(well_known, guard, writer, requests)
         self._legacy = (
             None
             if legacy is None
             else LegacyEntrance(
                 legacy,
                 writer,
-                calls=calls,
+                requests=requests,
                 listens=listens,
                 lookups=self._begin_lookup,
                 admission=admission,
@@ -140,8 +140,8 @@ class HttpEndpoint:
 
     async def wait_idle(self) -> None:
         """Until no request is being answered."""
-        while self._calls.held or self._listens.held:
-            await self._calls.wait_empty()
+        while self._requests.held or self._listens.held:
+            await self._requests.wait_empty()
             await self._listens.wait_empty()
 
     # -- handlers -----------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class HttpEndpoint:
             if isinstance(request, Notification):
                 return web.Response(status=HTTPStatus.ACCEPTED)
             self._admit(http, request)
-            gauge = self._listens if request.method == names.SUBSCRIPTIONS_LISTEN else self._calls
+            gauge = self._listens if request.method == names.SUBSCRIPTIONS_LISTEN else self._requests
             with gauge.hold(request.owner):
                 return await self._serve(http, request)
         except Rejection as exc:

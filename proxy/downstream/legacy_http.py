@@ -52,7 +52,7 @@ class LegacyEntrance:
         handler: LegacyHandler,
         writer: ReplyWriter,
         *,
-        calls: Gauge,
+        requests: Gauge,
         listens: Gauge,
         lookups: BeginLookup,
         clock: Clock,
@@ -62,7 +62,7 @@ class LegacyEntrance:
         self._admission = admission
         self._handler = handler
         self._writer = writer
-        self._calls = calls
+        self._requests = requests
         self._listens = listens
         self._begin_lookup = lookups
         self._clock = clock
@@ -91,7 +91,7 @@ class LegacyEntrance:
             if asks.method in MAY_BE_OURS and concerns_our_tasks(asks.method, asks.params):
                 self._admission.refuse_spent(http)
             with counted(asks.method, "legacy", self._metrics, self._clock) as ending:
-                with self._admit(self._calls, owner):
+                with self._admit(self._requests, owner):
                     if asks.method in names.TASK_METHODS_2025:
                         response = await self._look_up(http, message)
                     else:

@@ -20,13 +20,12 @@ from anyio.abc import TaskGroup
 
 from proxy.clock import Clock, Pulse
 from proxy.downstream.base import message_of, message_of_fault
-from proxy.downstream.exchange import Exchange
+from proxy.downstream.exchange import Exchange, handle
 from proxy.downstream.pipes import LineWriter
 from proxy.downstream.validation import Rejection, read_modern, said_version
 from proxy.errors import (
     ClientProtocolError,
     ErrorCode,
-    InternalError,
     LimitReached,
     ProxyError,
     ShuttingDown,
@@ -103,6 +102,9 @@ class _Lines:
     def fail(self, rid: RequestId, fault: ProxyError) -> None:
         self._outstanding.end(rid, outcome_of(fault))
         self._writer.send(message_of_fault(rid, fault))
+
+    def sends_on(self, rid: RequestId) -> None:
+        """It is one of the requests that are in progress, as before."""
 
     def ask(self, request: Request, message: bytes, call: RequestId | None) -> None:
         self.send(message)
@@ -329,7 +331,7 @@ class StdioEndpoint:
         """Of both eras together."""
         if len(self._in_flight) + len(self._legacy_requests) >= self._settings.max_in_flight:
             raise LimitReached(
-                f"{self._settings.max_in_flight} requests are in progress (limits.calls)", retry_after_s=1
+                f"{self._settings.max_in_flight} requests are in progress (limits.requests)", retry_after_s=1
             )
 
     async def _serve_modern(self, one: _InFlight) -> None:
@@ -338,21 +340,12 @@ class StdioEndpoint:
         try:
             with one.scope:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._handle, one.request, exchange)
+                    tasks.start_soon(handle, self._router, one.request, exchange)
                     await self._write_exchange(one.request, exchange)
                     tasks.cancel_scope.cancel()  # it may have been answered for a reader that is too slow
         finally:
             del self._in_flight[one.request.id.value]
             self._ends.beat()
-
-    async def _handle(self, request: ClientRequest, exchange: Exchange) -> None:
-        try:
-            exchange.finish(await self._router.handle(request, exchange))
-        except ProxyError as exc:
-            exchange.fail(exc)
-        except Exception:  # a fault of ours must not take the process with it
-            log.exception("request_failed", method=request.method)
-            exchange.fail(InternalError())
 
     async def _write_exchange(self, request: ClientRequest, exchange: Exchange) -> None:
         while True:

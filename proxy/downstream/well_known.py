@@ -29,11 +29,11 @@ log = get_logger()
 class WellKnownPages:
     """Handlers for GET and HEAD."""
 
-    def __init__(self, documents: Documents, guard: Guard, writer: ReplyWriter, calls: Gauge) -> None:
+    def __init__(self, documents: Documents, guard: Guard, writer: ReplyWriter, requests: Gauge) -> None:
         self._documents = documents
         self._guard = guard
         self._writer = writer
-        self._calls = calls
+        self._requests = requests
         self._retry_after_s: int | None = None
 
     def add_to(self, app: web.Application) -> None:
@@ -48,7 +48,7 @@ class WellKnownPages:
             self._guard.check(http.headers.get("Host"), origins_of(http))
             if self._retry_after_s is not None:
                 raise ShuttingDown(retry_after_s=self._retry_after_s)
-            with self._calls.hold(ANONYMOUS):  # who asks is not known yet
+            with self._requests.hold(ANONYMOUS):  # who asks is not known yet
                 return await self._writer.write(
                     http,
                     self._documents.document(

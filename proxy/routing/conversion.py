@@ -99,7 +99,6 @@ class Conversion:
         self._parking.stop_all()
 
     def _first_round(self, request: ClientRequest, check: SessionCheck) -> Round:
-        self._runner.check_room(request.owner)
         member = CONVERTIBLE.get(request.method)
         name = (request.params.text(member) if member else None) or ""
         policy = self._policy.for_tool(name) if member else NO_TOOL
@@ -156,13 +155,15 @@ class Conversion:
                     assert_never(step)
 
     async def _begin(self, rnd: Round) -> Answer | None:
-        """Send the call. A tool that is a task at once is stored first, and its handle returned."""
+        """Send the call, if there is room. A tool that is a task at once is stored first, and its handle
+        returned."""
         call, handle = rnd.call, None
-        if rnd.may_convert and call.policy.at_once:
-            await self._runner.check_early(call)
-            if not call.ended:
-                handle = await self._convert(rnd)
-        self._runner.start(call)
+        with self._runner.admitted(call):
+            if rnd.may_convert and call.policy.at_once:
+                await self._runner.check_early(call)
+                if not call.ended:
+                    handle = await self._convert(rnd)
+            self._runner.start(call)
         return handle
 
     def _threshold_left_s(self, rnd: Round, arrival: float) -> float:

@@ -31,14 +31,22 @@ class Post:
     """Its requests are open until each is answered. It is read from the start; `leave` when it is not."""
 
     def __init__(
-        self, requests: Sequence[Request], stream: Stream, *, takes_stream: bool, is_batch: bool
+        self,
+        requests: Sequence[Request],
+        stream: Stream,
+        *,
+        takes_stream: bool,
+        is_batch: bool,
+        is_kept: bool = False,
     ) -> None:
+        """`is_kept`: it is for tasks of ours."""
         self.open = {r.id.value: Request(r.id, r.method, None) for r in requests}
         self.stream = stream
         self.fault: ProxyError | None = None
         self._methods = frozenset(request.method for request in requests)
         self._takes_stream = takes_stream
         self._is_batch = is_batch
+        self._is_kept = is_kept
         self._is_stream = False
         self._reader = stream.attach()
 
@@ -67,8 +75,8 @@ class Post:
             raise self.fault
 
     async def _becomes_stream(self, version: str | None, clock: Clock) -> bool:
-        if self._takes_stream and version == PRIMED_IN and self.carries_input:
-            return True  # a client that drops it early can come back
+        if self._takes_stream and version == PRIMED_IN and self.carries_input and not self._is_kept:
+            return True  # a client that drops it early can come back; a task is made, or refused, soon
         while not self.stream.has_ended:
             changed = self.stream.changed.event
             if not self._takes_stream:

@@ -52,6 +52,8 @@ class Server(Protocol):
 
     def from_client(self, message: Message, raw: bytes) -> None: ...
 
+    def keeps(self, request: Request) -> bool: ...
+
     def channels_changed(self) -> None: ...
 
     @property
@@ -61,8 +63,10 @@ class Server(Protocol):
 class HttpSession:
     """Implements `own_server.Client`. `run` must be running; it returns when nothing of the session is left.
 
-    `answered` beats whenever the client waits for less. Each request has a share of `calls` until it is
-    answered, whether its client still waits or not.
+    `answered` beats whenever the client waits for less. Each request has a place of `calls` until it is
+    answered, whether its client still waits or not: but for the handshake, since each has a session, and for
+    what the server `keeps` for tasks, which must be served also where calls have taken all places. That has
+    one of `requests`, like each HTTP request, also when its client has gone.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class HttpSession:
         clock: Clock,
         answered: Pulse,
         calls: Gauge,
+        requests: Gauge,
     ) -> None:
         self.id = id
         self.owner = owner
@@ -82,9 +87,11 @@ class HttpSession:
         self._clock = clock
         self._answered = answered
         self._calls = calls
+        self._requests = requests
         self._used = clock.monotonic()
         self._posts: dict[int | str, Post] = {}
-        self._shares: dict[int | str, Callable[[], None]] = {}
+        self._sent: dict[int | str, Callable[[], None]] = {}  # each gives back its place
+        self._left: dict[int | str, Callable[[], None]] = {}
         self._streams = Streams(clock, self._readers_changed)
         self._server = make_server(owner, self)
         self._questions = SessionQuestions(clock, self._server.from_client)
@@ -150,9 +157,25 @@ class HttpSession:
         """Whether the client waits for an answer."""
         return bool(self._posts)
 
-    def forget(self) -> None:
-        """Drop what nobody comes back for; to be called now and then."""
+    @property
+    def has_calls(self) -> bool:
+        """Whether any of `calls` are held."""
+        return bool(self._sent)
+
+    def forget(self, left_s: float) -> None:
+        """Drop what nobody comes back for, and give up waiting for what tasks bring where nobody has listened
+        for `left_s`; to be called now and then. A task does not notice, and can be asked again."""
         self._streams.forget()
+        now = self._clock.monotonic()
+        for value in list(self._left):
+            post = self._posts[value]
+            if (left_at := post.stream.left_at) is not None and now - left_at >= left_s:
+                self._give_up(post.open[value].id)
+
+    def _give_up(self, rid: RequestId) -> None:
+        params = b'{"requestId":' + rid.raw + b"}"
+        cancelled = jsonrpc.notification(names.CANCELLED, params)
+        self._take_one(Notification(names.CANCELLED, params), cancelled)
 
     # -- streams ------------------------------------------------------------------------------------
 
@@ -188,10 +211,18 @@ class HttpSession:
         self._used = self._clock.monotonic()
         requests = [message for message, _ in messages if isinstance(message, Request)]
         self._refuse_known_ids(requests)
-        self._shares |= self._hold_shares(requests)
+        kept = [request for request in requests if self._server.keeps(request)]
+        if self.version is not None:  # else it is the handshake: nobody can send anything before
+            self._sent |= self._hold_places([request for request in requests if request not in kept])
         post: Post | None = None
         if requests:
-            post = Post(requests, self._streams.open(), takes_stream=takes_stream, is_batch=is_batch)
+            post = Post(
+                requests,
+                self._streams.open(),
+                takes_stream=takes_stream,
+                is_batch=is_batch,
+                is_kept=bool(kept),
+            )
             for request in requests:
                 self._posts[request.id.value] = post
             if post.carries_input and post.can_be_told:
@@ -209,14 +240,14 @@ class HttpSession:
                 )
             known.add(request.id.value)
 
-    def _hold_shares(self, requests: Sequence[Request]) -> dict[int | str, Callable[[], None]]:
+    def _hold_places(self, requests: Sequence[Request]) -> dict[int | str, Callable[[], None]]:
         """One for each, or none."""
-        shares: dict[int | str, Callable[[], None]] = {}
+        places: dict[int | str, Callable[[], None]] = {}
         with ExitStack() as taken:
             for request in requests:
-                shares[request.id.value] = taken.callback(self._calls.take(self.owner))
+                places[request.id.value] = taken.callback(self._calls.take(self.owner))
             taken.pop_all()
-        return shares
+        return places
 
     def _take_one(self, message: Message, raw: bytes) -> None:
         self._server.from_client(message, raw)
@@ -243,6 +274,8 @@ class HttpSession:
     def leave(self, post: Post) -> None:
         """The client of this POST reads no more. That cancels nothing (HTTP-063)."""
         post.leave()
+        for value in post.open.keys() - self._sent.keys() - self._left.keys():
+            self._left[value] = self._requests.count(self.owner)  # that of the HTTP request is given back now
         if not post.stream.has_ids:
             self._streams.drop(post.stream)
 
@@ -261,6 +294,10 @@ class HttpSession:
         if (post := self._posts.get(rid.value)) is not None:
             post.fault = fault
         self.answer(rid, _error(rid, fault))
+
+    def sends_on(self, rid: RequestId) -> None:
+        if rid.value in self._posts:
+            self._sent[rid.value] = self._calls.take(self.owner)
 
     def ask(self, request: Request, message: bytes, call: RequestId | None) -> None:
         if request.method == names.PING:  # also with no client there (PING-001)
@@ -290,7 +327,9 @@ class HttpSession:
     def _settle(self, rid: RequestId, post: Post, message: bytes) -> None:
         """One request of a POST is answered; with the last one its stream ends (HTTP-062)."""
         del self._posts[rid.value]
-        self._shares.pop(rid.value)()
+        for places in (self._sent, self._left):
+            if (give_back := places.pop(rid.value, None)) is not None:
+                give_back()
         del post.open[rid.value]
         post.stream.answer(message)
         if not post.open:

@@ -65,6 +65,11 @@ class Client(Protocol):
         """No response will come: the client's request could not be sent, or its server was lost."""
         ...
 
+    def sends_on(self, rid: RequestId) -> None:
+        """The client's request, which seemed to be for our tasks, is for the server after all. Raises
+        LimitReached if it may not be sent on."""
+        ...
+
     def ask(self, request: Request, message: bytes, call: RequestId | None) -> None:
         """A request of the server."""
         ...

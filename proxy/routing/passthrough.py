@@ -201,6 +201,10 @@ class Passthrough:
         """Whether calls of the client's tasks are in flight on its server."""
         return bool(self._task_calls)
 
+    def keeps(self, request: Request) -> bool:
+        """Whether a request of the client is for its tasks, and as a rule not sent on."""
+        return self._tasks is not None and self._tasks.claims(request)
+
     def channels_changed(self) -> None:
         """A way to the client was opened, or has closed."""
         if self._tasks is not None:
@@ -272,7 +276,7 @@ class Passthrough:
         if tasks is None:
             return False
         match message:
-            case Request() if tasks.claims(message):
+            case Request() if self.keeps(message):
                 assert self._group is not None  # `run` is running
                 self._group.start_soon(self._serve_task_request, tasks, message, waiting.raw)
                 return True
@@ -298,6 +302,7 @@ class Passthrough:
                     case ErrorAnswer(error):
                         self._client.answer(request.id, jsonrpc.error_response(request.id, error))
                     case None:
+                        self._client.sends_on(request.id)
                         self._wait(_Message(request, raw, is_upstreams=True))
                     case _:
                         assert_never(answer)

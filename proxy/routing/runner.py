@@ -9,9 +9,8 @@ at any point. Contract sections 4 and 9.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Final
 
 import anyio
@@ -35,10 +34,9 @@ from proxy.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from proxy.limits import CallBounds
+from proxy.limits import Gauge
 from proxy.logs import get_logger
-from proxy.metrics import UNSERVED, Metrics
-from proxy.owners import Owner
+from proxy.metrics import Metrics
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing import modern_input, url_elicitations
@@ -57,13 +55,13 @@ from proxy.upstream.session import LegacySession
 ANSWER_RETRY_S: Final = 0.5
 LOOK_AGAIN_S: Final = 1.0
 OLD_SESSIONS: Final = 3  # of a server that was restarted, which one call is tried on before a further one
-_NO_SHARES: Final = CallBounds()
 
 log = get_logger()
 
 
 class Runner:
-    """See the module. `run` must be running."""
+    """See the module. `run` must be running. Each call has a place of `bound` from when it is `admitted`, also
+    while it is parked or a task, until it has ended."""
 
     def __init__(
         self,
@@ -71,18 +69,18 @@ class Runner:
         store: TaskStore,
         policy: Policy,
         clock: Clock,
-        metrics: Metrics = UNSERVED,
-        bounds: CallBounds = _NO_SHARES,
+        metrics: Metrics,
+        bound: Gauge,
     ) -> None:
         self._metrics = metrics
-        self._bounds = bounds
-        self._by_owner: Counter[Owner] = Counter()
+        self._bound = bound
         self._pool = pool
         self._store = store
         self._policy = policy
         self._clock = clock
         self._tasks: TaskGroup | None = None
-        self._calls: set[LiveCall] = set()
+        self._admitted: dict[LiveCall, Callable[[], None]] = {}
+        self._calls: dict[LiveCall, Callable[[], None]] = {}
         self._followers: dict[str, Follower] = {}
         self._ends = Pulse()
 
@@ -111,14 +109,6 @@ class Runner:
             follower.freeze()
             follower.call.leave()
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._calls)
-
-    def check_room(self, owner: Owner) -> None:
-        """Whether one more call of this owner may be begun. Raises LimitReached (429)."""
-        self._bounds.check(len(self._calls), self._by_owner.get(owner, 0))
-
     async def wait_idle(self) -> None:
         """Until no call is in flight, and no task runs."""
         while self._calls or self._followers:
@@ -129,12 +119,23 @@ class Runner:
 
     # -- calls --------------------------------------------------------------------------------------
 
+    @contextmanager
+    def admitted(self, call: LiveCall) -> Iterator[None]:
+        """Room for one more call, which is to be started inside. Raises LimitReached (429) on entry."""
+        self._admitted[call] = self._bound.take(call.request.owner)
+        try:
+            yield
+        finally:
+            if call in self._admitted:  # it was not started
+                self._admitted.pop(call)()
+
     def start(self, call: LiveCall) -> None:
         """Send the call upstream, unless it has ended already; what becomes of it is told to `call`."""
         if call.ended:
             return
-        self._calls.add(call)
-        self._by_owner[call.request.owner] += 1
+        if call not in self._admitted:  # an earlier process left it, and it is not refused
+            self._admitted[call] = self._bound.count(call.request.owner)
+        self._calls[call] = self._admitted.pop(call)
         self.spawn(self._drive, call)
         self.spawn(self._keep_limits, call)
 
@@ -184,14 +185,8 @@ class Runner:
             call.lose(InternalError("the outcome of the call is unknown"))
             raise
         finally:
-            self._calls.discard(call)
-            self._leave(call.request.owner)
+            self._calls.pop(call)()
             self._ends.beat()
-
-    def _leave(self, owner: Owner) -> None:
-        self._by_owner[owner] -= 1
-        if not self._by_owner[owner]:
-            del self._by_owner[owner]
 
     async def _give_up_left(self, call: LiveCall) -> None:
         """One that was stopped before it was taken up: the upstream works on it, and is told all the same."""

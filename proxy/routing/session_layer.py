@@ -7,9 +7,8 @@ or to make room. Transports 2025-03-26 ... 2025-11-25, "Streamable HTTP"; contra
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from http import HTTPMethod, HTTPStatus
 from typing import Final
 
@@ -51,13 +50,16 @@ class SessionLayer:
         *,
         max_sessions: int,
         calls: Gauge,
+        requests: Gauge,
         idle_s: float,
         max_per_owner: int | None = None,
     ) -> None:
-        """`calls`: the requests at all servers, whose clients may have gone."""
+        """`calls` at the servers, and HTTP `requests`: see `HttpSession`."""
         self._make_server = make_server
         self._clock = clock
         self._calls = calls
+        calls.make_room = self._make_room
+        self._requests = requests
         self._idle_s = idle_s
         self._sessions: SessionTable[HttpSession] = SessionTable(max_sessions, max_per_owner)
         self._tasks: TaskGroup | None = None
@@ -80,7 +82,7 @@ class SessionLayer:
             while True:
                 await self._clock.sleep(min(SWEEP_S, self._idle_s / SWEEPS_IN_IDLE_TIME))
                 for session in self._sessions:
-                    session.forget()
+                    session.forget(self._idle_s)
                 for session in self._sessions.idle(self._clock.monotonic(), self._idle_s):
                     session.end("the session was not used for too long")
 
@@ -131,7 +133,11 @@ class SessionLayer:
             raws = elements(message.body) if message.is_batch else [message.body]
             if message.is_batch and session.version != BATCHES_IN:
                 raise _invalid("batches are of 2025-03-26 alone")
-            post = self._take(session, message, raws)
+            post = session.take(
+                list(zip(message.messages, raws, strict=True)),
+                takes_stream=_accepts_stream(message, if_silent=True),
+                is_batch=message.is_batch,
+            )
             if post is None:
                 yield Reply(HTTPStatus.ACCEPTED, _session_header(session))
                 return
@@ -143,24 +149,6 @@ class SessionLayer:
         finally:
             if opens and session.version is None:  # refused, or nobody waited for the answer
                 session.end("there was no handshake")
-
-    def _take(self, session: HttpSession, message: HttpMessage, raws: Sequence[bytes]) -> Post | None:
-        """See `HttpSession.take`. Where there are too many calls, those go that nobody waits for any more."""
-        take = partial(
-            session.take,
-            list(zip(message.messages, raws, strict=True)),
-            takes_stream=_accepts_stream(message, if_silent=True),
-            is_batch=message.is_batch,
-        )
-        try:
-            return take()
-        except LimitReached:
-            now, own_alone = self._clock.monotonic(), self._calls.has_all_of_one(message.owner)
-            unread = self._sessions.to_end_calls(message.owner, now, own_alone=own_alone)
-            if unread is None:
-                raise
-            unread.end("nobody waited for its calls, and there were too many")
-            return take()
 
     @asynccontextmanager
     async def _get(self, message: HttpMessage) -> AsyncIterator[Reply]:
@@ -193,13 +181,27 @@ class SessionLayer:
         if surplus is not None:
             surplus.end("the session made room for another one")
         session = HttpSession(
-            self._sessions.new_id(), owner, self._make_server, self._clock, self._changed, self._calls
+            self._sessions.new_id(),
+            owner,
+            self._make_server,
+            self._clock,
+            self._changed,
+            self._calls,
+            self._requests,
         )
         self._sessions.add(session)
         log.info("session_opened", sessions=len(self._sessions))
         assert self._tasks is not None  # `run` is running
         self._tasks.start_soon(self._live, session)
         return session
+
+    def _make_room(self, owner: Owner) -> bool:
+        """See `Gauge`: where there are too many calls, those go that nobody has waited for for minutes."""
+        own_alone = self._calls.has_all_of_one(owner)
+        unread = self._sessions.to_end_calls(owner, self._clock.monotonic(), own_alone=own_alone)
+        if unread is not None:
+            unread.end("nobody waited for its calls, and there were too many")
+        return unread is not None
 
     def _find(self, message: HttpMessage) -> HttpSession:
         """Raises ClientProtocolError: 400 without an id, 404 for one that is not this owner's (HTTP-070,

@@ -32,7 +32,7 @@ from proxy.logs import get_logger, task_hash
 from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import RawObject
-from proxy.protocol.jsonrpc import RequestId
+from proxy.protocol.jsonrpc import RequestId, error_object
 from proxy.routing.base import Answer, ClientRequest, ErrorAnswer, ResultAnswer
 from proxy.routing.companion import Client, Companion, Relay
 from proxy.routing.live import LiveCall, Place
@@ -41,7 +41,7 @@ from proxy.routing.runner import Runner
 from proxy.routing.task_changes import TaskChanges
 from proxy.routing.task_quota import TaskQuota
 from proxy.stores.base import TaskStore
-from proxy.tasks import lifecycle, views_2025
+from proxy.tasks import inputs, lifecycle, views_2025
 from proxy.tasks.policy import Policy, ToolPolicy
 from proxy.tasks.task import ID_PREFIX, ID_RANDOM_BYTES, InputAnswer, Task, TaskStatus
 from proxy.upstream.session import LegacySession
@@ -96,8 +96,6 @@ class Tasks2025:
     ) -> Answer:
         """Store the task, send its call, answer CreateTaskResult. `offered` is what the server was told of
         the client. Raises LimitReached or StoreError; then nothing was sent upstream."""
-        self._runner.check_room(owner)
-        await self._quota.take(owner)
         name = params.text("name") or ""
         request = ClientRequest(rid, names.TOOLS_CALL, params, owner, any_capabilities(offered))
         call = LiveCall(request, name, tool, want_progress=True, check=_unchecked, place=place)
@@ -111,19 +109,21 @@ class Tasks2025:
             repeat=call.repeat,
         )
         call.converting = True
-        with anyio.CancelScope(shield=True):  # a task that is stored has its call sent, whoever still listens
-            try:
-                await self._store.create(task)
-            except StoreError as exc:
-                log.error("task_not_stored", tool=name, reason=exc.message)
-                raise StoreError("the task could not be stored; the call was not sent") from exc
-            self._runner.follow(call, task)
-            companion = self._companion(task, owner)
-            companion.join(client)
-            companion.maker, companion.held = client, True
-            self._runner.spawn(self._release, companion)
-            call.listen(Relay(companion, _progress_token(params)))
-            self._runner.start(call)
+        with self._runner.admitted(call):
+            await self._quota.take(owner)
+            with anyio.CancelScope(shield=True):  # what is stored has its call sent, whoever still listens
+                try:
+                    await self._store.create(task)
+                except StoreError as exc:
+                    log.error("task_not_stored", tool=name, reason=exc.message)
+                    raise StoreError("the task could not be stored; the call was not sent") from exc
+                self._runner.follow(call, task)
+                companion = self._companion(task, owner)
+                companion.join(client)
+                companion.maker, companion.held = client, True
+                self._runner.spawn(self._release, companion)
+                call.listen(Relay(companion, _progress_token(params)))
+                self._runner.start(call)
         return ResultAnswer(views_2025.create_task_result(task, self.policy.polling, self._clock.wall_ms()))
 
     # -- reading ------------------------------------------------------------------------------------
@@ -220,6 +220,7 @@ class Tasks2025:
 
         def apply(task: Task) -> Task:
             given = [InputAnswer(q.key, q.question_id, value) for q in task.inputs if q.key == key]
+            inputs.check_room(task.answers, given)
             return lifecycle.answered(task, given, self._clock.wall_ms())
 
         pauses = Pauses(RETRY_FIRST_S, RETRY_LAST_S)
@@ -228,6 +229,10 @@ class Tasks2025:
                 await self._changes.change(companion.owner, companion.task_id, apply)
                 return
             except TaskNotFound:
+                return
+            except ClientProtocolError as exc:  # who answers gets no answer; so the asker is told
+                refusal = error_object(ErrorCode.INTERNAL_ERROR, exc.message)
+                self._runner.refuse(companion.task_id, key, refusal)
                 return
             except StoreError as exc:
                 log.error("answer_not_stored", task=task_hash(companion.task_id), reason=exc.message)

@@ -50,6 +50,7 @@ class Stream:
         self._last = 0
         self._read = 0  # up to this one, some reader got them
         self._reader: Reader | None = None
+        self.left_at: float | None = None  # since when nobody reads it; None if somebody does
         self.has_ids = False  # a reader was told an event id, so it may come back
         self.has_news = False  # something was said that is no answer
 
@@ -119,7 +120,7 @@ class Stream:
         """A reader of what follows the event `after`, or of what nobody has read. One that is there already
         is at its end (F24)."""
         reader = Reader(self, self._read if after is None else after)
-        self._reader = reader
+        self._reader, self.left_at = reader, None
         self.changed.beat()
         self._readers_changed()
         return reader
@@ -133,7 +134,7 @@ class Stream:
 
     def _leave(self, reader: Reader) -> None:
         if self._reader is reader:
-            self._reader = None
+            self._reader, self.left_at = None, self._clock.monotonic()
             self.changed.beat()
             self._readers_changed()
 

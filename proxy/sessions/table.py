@@ -39,6 +39,11 @@ class Session(Protocol):
         ...
 
     @property
+    def has_calls(self) -> bool:
+        """Whether calls at the server are in flight."""
+        ...
+
+    @property
     def is_over(self) -> bool:
         """Whether its client is told that there is no such session."""
         ...
@@ -119,9 +124,7 @@ class SessionTable(Generic[S]):
         in_use = [
             session
             for session in self
-            if not session.is_over
-            and session.idle_since is None
-            and (session.owner == owner or not own_alone)
+            if not session.is_over and session.has_calls and (session.owner == owner or not own_alone)
         ]
         unread = self._unread(in_use, owner, now)
         return min(unread, key=lambda one: one[:2])[2] if unread else None

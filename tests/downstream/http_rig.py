@@ -222,9 +222,9 @@ def events(body: bytes) -> list[dict[str, Any]]:
 @asynccontextmanager
 async def http_rig(
     *,
-    calls: int = 100,
+    requests: int = 100,
     listens: int = 100,
-    calls_per_owner: int | None = None,
+    requests_per_owner: int | None = None,
     lookups_per_s: float = 100.0,
     trusted: Sequence[str] = (),
     legacy: LegacyHandler | None = None,
@@ -243,7 +243,7 @@ async def http_rig(
         Guard(is_loopback=True, allowed_hosts=frozenset(), allowed_origins=frozenset({ORIGIN})),
         credentials,
         b"s" * 32,
-        calls=Gauge("calls", calls, "limits.calls", per_owner=calls_per_owner),
+        requests=Gauge("requests", requests, "limits.requests", per_owner=requests_per_owner),
         listens=Gauge("listen streams", listens, "limits.listens"),
         lookups=LookupLimit(lookups_per_s, clock),
         peers=Peers(trusted),

@@ -36,13 +36,13 @@ async def get_task_2025(rig: Rig) -> int:
 
 async def test_an_owner_whose_calls_are_too_many_is_refused_and_another_is_served() -> None:
     """SEC-003: 429, with Retry-After and the request's own id."""
-    async with http_rig(calls_per_owner=1) as rig:
+    async with http_rig(requests_per_owner=1) as rig:
         sent = rig.send(headers=ADA)
         served = await rig.router.next()
         async with rig.post(id="mine", headers=ADA) as response:
             body = json.loads(await response.read())
             assert (response.status, response.headers["Retry-After"]) == (429, "1")
-            assert (body["id"], "limits.calls_per_owner" in body["error"]["message"]) == ("mine", True)
+            assert (body["id"], "limits.requests_per_owner" in body["error"]["message"]) == ("mine", True)
         rig.router.always = OK
         for headers in (BOB, {}):
             async with rig.post(headers=headers) as response:
@@ -55,7 +55,7 @@ async def test_an_owner_whose_calls_are_too_many_is_refused_and_another_is_serve
 
 async def test_a_legacy_owner_has_the_same_share() -> None:
     legacy = PlayedLegacy()
-    async with http_rig(calls_per_owner=1, legacy=legacy) as rig:
+    async with http_rig(requests_per_owner=1, legacy=legacy) as rig:
         sent = rig.send(headers=ADA)
         served = await rig.router.next()
         call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'

@@ -137,13 +137,13 @@ async def test_the_challenges_of_the_upstream_are_passed_on() -> None:
 
 
 async def test_whoever_is_refused_for_now_is_told_when_to_come_back() -> None:
-    async with http_rig(calls=1, listens=1) as rig:
+    async with http_rig(requests=1, listens=1) as rig:
         rig.send()
         served = await rig.router.next()
         status, body, response = await ask(rig, id=2)
         assert (status, body["id"]) == (429, 2)
         assert int(response.headers["Retry-After"]) >= 1
-        assert "limits.calls" in body["error"]["message"]
+        assert "limits.requests" in body["error"]["message"]
         listening = rig.send(LISTEN)  # has a bound of its own
         stream = await rig.router.next()
         status, body, _ = await ask(rig, LISTEN)

@@ -281,7 +281,7 @@ async def test_calls_and_streams_have_bounds_of_their_own() -> None:
     """F40: who is refused is told when to come back; what a call may be waiting for always passes."""
     first, second = anyio.Event(), anyio.Event()
     legacy = PlayedLegacy(held=first)
-    async with http_rig(legacy=legacy, calls=1, listens=1) as rig, anyio.create_task_group() as tasks:
+    async with http_rig(legacy=legacy, requests=1, listens=1) as rig, anyio.create_task_group() as tasks:
         tasks.start_soon(ask, rig, legacy_call())
         await until(lambda: legacy.seen)
         for message in (legacy_call(2), [legacy_call(2), NOTE]):

@@ -117,7 +117,7 @@ async def test_a_web_page_with_a_name_for_a_loopback_address_is_told_nothing() -
 
 
 async def test_requests_that_are_refused_before_they_are_read_count_by_their_reason() -> None:
-    async with http_rig(calls=1) as rig:
+    async with http_rig(requests=1) as rig:
 
         def refused(reason: str) -> float:
             return Scraped.of(rig.metrics).value("refusals_total", reason=reason)

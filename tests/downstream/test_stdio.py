@@ -282,7 +282,7 @@ async def test_more_requests_than_the_limit_are_refused() -> None:
         await it.ask(2)
         await it.send(modern(3))
         assert it.said[0]["id"] == 3
-        assert "limits.calls" in it.said[0]["error"]["message"]
+        assert "limits.requests" in it.said[0]["error"]["message"]
 
 
 async def test_requests_of_both_eras_count_towards_the_limit_until_they_are_answered_or_cancelled() -> None:
@@ -294,7 +294,7 @@ async def test_requests_of_both_eras_count_towards_the_limit_until_they_are_answ
         first = await server.asked(names.TOOLS_CALL)
         await server.asked(names.TOOLS_CALL, 2)
         await it.send(legacy(3, names.TOOLS_CALL), modern(4))
-        refused = [(m["id"], "limits.calls" in m["error"]["message"]) for m in it.said]
+        refused = [(m["id"], "limits.requests" in m["error"]["message"]) for m in it.said]
         assert refused == [(3, True), (4, True)]
         server.answer(first)
         await it.send(cancel(2), legacy(5, names.TOOLS_CALL), legacy(6, names.TOOLS_CALL))
@@ -303,7 +303,7 @@ async def test_requests_of_both_eras_count_towards_the_limit_until_they_are_answ
 
 
 async def test_a_request_ends_with_the_answer_that_its_stream_was_read_too_slowly() -> None:
-    """I6: what it held is free again, its id and its share of limits.calls too."""
+    """I6: what it held is free again, its id and its share of limits.requests too."""
     async with client(max_in_flight=1) as it:
         listening = await it.ask(1, names.SUBSCRIPTIONS_LISTEN)
         for _ in range(MAX_QUEUED + 1):

@@ -97,7 +97,7 @@ async def test_a_bug_of_ours_is_an_error_and_not_a_page(documents: WellKnown) ->
 
 async def test_documents_count_as_calls(upstream: FakeForwarder, documents: WellKnown) -> None:
     """F40."""
-    async with http_rig(well_known=documents, calls=1) as rig:
+    async with http_rig(well_known=documents, requests=1) as rig:
         rig.send()
         await rig.router.next()
         async with rig.session.get(rig.url.replace("/mcp", PRM)) as response:
@@ -110,7 +110,7 @@ async def test_who_asks_for_documents_has_the_share_of_one_owner(
 ) -> None:
     """SEC-003: strangers do not take the calls of those who are known."""
     upstream.will(200, JSON, b"{}")
-    async with http_rig(calls=2, calls_per_owner=1, well_known=documents) as rig:
+    async with http_rig(requests=2, requests_per_owner=1, well_known=documents) as rig:
         sent = rig.send(headers={"Authorization": "Bearer ada"})
         served = await rig.router.next()
         assert await status_of_document(rig) == 200

@@ -21,7 +21,7 @@ from proxy.downstream.validation import Headers, read_modern
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.eras.era import Era
 from proxy.errors import ProxyError
-from proxy.limits import CallBounds, PollLimit
+from proxy.limits import Gauge, PollLimit
 from proxy.metrics import Metrics
 from proxy.owners import ANONYMOUS, Owner
 from proxy.protocol import jsonrpc, names
@@ -49,6 +49,9 @@ from tests.routing.troubled_store import TroubledStore
 
 TASKS: Final[dict[str, Any]] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 ASKABLE: Final[dict[str, Any]] = {"elicitation": {}, "sampling": {}, "roots": {}}
+Calls = tuple[int, int | None]
+"""How many may be in progress: in all, and of one owner."""
+
 VERSION: Final = "2026-07-28"
 THRESHOLD_S: Final = 2.0
 HANG_S: Final = 20.0  # no time passes in here, so what is not there by then never comes
@@ -231,7 +234,7 @@ class Bench:
         policy: Policy,
         settings: PoolSettings,
         polls: float,
-        calls: CallBounds,
+        calls: Calls,
         quota: Mapping[str, Any],
     ) -> None:
         self.server = server
@@ -243,7 +246,7 @@ class Bench:
         self.has_headers = False  # as over HTTP
         self._settings = settings
         self._polls = polls
-        self._calls = calls
+        self._at_most = calls
         self._quota = quota
         self.tasks: TaskGroup
         self.start_over()
@@ -254,7 +257,9 @@ class Bench:
         audit = self.audit = Audit(b"k" * 32)
         self.memory.observe(audit.changed)
         self.pool = Pool(self._session, self._settings, self.clock, self.metrics)
-        self.runner = Runner(self.pool, self.store, self.policy, self.clock, self.metrics, self._calls)
+        total, of_one = self._at_most
+        self.calls = Gauge("calls", total, "limits.calls", per_owner=of_one)
+        self.runner = Runner(self.pool, self.store, self.policy, self.clock, self.metrics, self.calls)
         self.quota = TaskQuota(self.store, self.clock, **self._quota)
         self.conversion = Conversion(
             self.runner,
@@ -320,7 +325,7 @@ async def bench(
     policy: Policy = POLICY,
     settings: PoolSettings = PoolSettings(idle_timeout_s=None),  # noqa: B008 - a frozen value
     polls: float = 100.0,
-    calls: CallBounds = CallBounds(),  # noqa: B008 - a frozen value
+    calls: Calls = (1_000, None),
     quota: Mapping[str, Any] | None = None,
     bound_s: float = HANG_S,
 ) -> AsyncIterator[Bench]:

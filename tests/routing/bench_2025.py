@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from proxy.eras.tasks_2025 import NO_TASKS, UpstreamTasks, declared_by
 from proxy.errors import ProxyError, UpstreamError
-from proxy.limits import CallBounds, PollLimit
+from proxy.limits import PollLimit
 from proxy.owners import Owner
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.jsonrpc import ErrorResponse, Request, ResultResponse
@@ -29,7 +29,7 @@ from proxy.routing.task_session import TaskSession, TaskTerms
 from proxy.routing.tasks_2025 import Tasks2025
 from proxy.tasks.policy import Policy
 from proxy.upstream.session import LegacySession
-from tests.routing.bench import ADA, POLICY, Bench, bench
+from tests.routing.bench import ADA, POLICY, Bench, Calls, bench
 from tests.routing.fake_server import Call, FakeServer, Wire
 from tests.upstream.fake_transport import adopted_session
 
@@ -278,7 +278,7 @@ async def bench_2025(
     *,
     policy: Policy = SHORT,
     polls: float = 100.0,
-    calls: CallBounds = CallBounds(MAX_CALLS, MAX_CALLS),  # noqa: B008 - a frozen value
+    calls: Calls = (MAX_CALLS, None),
     quota: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Bench2025]:
     """Everything runs inside."""

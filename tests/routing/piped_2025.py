@@ -159,8 +159,10 @@ async def layered(it: Bench2025, **server: Any) -> AsyncIterator[SessionBench]:
         grant = granting(it, owner, lists=not owner.is_anonymous)
         return _passthrough(it, make_transport, client, grant)
 
-    calls = Gauge("calls", 100, "limits.calls")
-    layer = SessionLayer(make_server, it.rig.clock, max_sessions=10, calls=calls, idle_s=IDLE_S)
+    requests = Gauge("requests", 100, "limits.requests")
+    layer = SessionLayer(
+        make_server, it.rig.clock, max_sessions=10, calls=it.rig.calls, requests=requests, idle_s=IDLE_S
+    )
     async with anyio.create_task_group() as tasks:
         await tasks.start(layer.run)
         yield SessionBench(layer, it.rig.clock, servers, owners, tasks)

@@ -242,7 +242,10 @@ async def session_bench(
         )
 
     calls = Gauge("calls", max_calls, "limits.calls", per_owner=calls_per_owner)
-    layer = SessionLayer(make_server, clock, max_sessions=max_sessions, calls=calls, idle_s=IDLE_S)
+    requests = Gauge("requests", 100, "limits.requests")
+    layer = SessionLayer(
+        make_server, clock, max_sessions=max_sessions, calls=calls, requests=requests, idle_s=IDLE_S
+    )
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
             await tasks.start(layer.run)
@@ -251,7 +254,7 @@ async def session_bench(
                 one.end()
             await layer.close()
             tasks.cancel_scope.cancel()
-    assert calls.held == 0  # whatever happened to them
+    assert calls.held == requests.held == 0  # whatever happened to them
     assert all(one.ended for one in servers)
 
 

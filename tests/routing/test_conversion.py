@@ -324,7 +324,7 @@ async def test_a_hang_up_before_the_answer_cancels_the_call() -> None:
         call.answer()  # late, and dropped
         await rig.pass_time(LONG_S)
         assert not rig.store.writes
-        assert rig.runner.in_flight == 0
+        assert rig.calls.held == 0
 
 
 async def test_a_hang_up_after_the_handle_does_nothing() -> None:

@@ -499,14 +499,19 @@ class Serving:
     def from_client(self, message: Message, raw: bytes) -> None:
         """Nothing is answered."""
 
+    def keeps(self, request: Request) -> bool:
+        return False
+
     def channels_changed(self) -> None:
         self.changes += 1
 
 
 @asynccontextmanager
 async def live(serving: Serving) -> AsyncIterator[HttpSession]:
-    calls = Gauge("calls", 10, "limits.calls")
-    session = HttpSession("id", ANONYMOUS, lambda owner, client: serving, ManualClock(), Pulse(), calls)
+    places = Gauge("calls", 10, "limits.calls")
+    session = HttpSession(
+        "id", ANONYMOUS, lambda owner, client: serving, ManualClock(), Pulse(), places, places
+    )
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.run)

@@ -90,7 +90,7 @@ async def test_after_their_time_nothing_is_held() -> None:
         assert repr(rig.conversion._parking) == "<Parking 2 states>"
         await rig.pass_time(600)
         assert repr(rig.conversion._parking) == "<Parking 0 states>"
-        assert rig.runner.in_flight == 0
+        assert rig.calls.held == 0
 
 
 @pytest.mark.parametrize("jump_s", [-86_400, 86_400])

@@ -149,6 +149,9 @@ class Lines(list[bytes]):
         error = jsonrpc.error_object(fault.code, fault.message, fault.data)
         self._take(jsonrpc.error_response(rid, error), rid)
 
+    def sends_on(self, rid: RequestId) -> None:
+        """It may always."""
+
     def ask(self, request: jsonrpc.Request, message: bytes, call: RequestId | None) -> None:
         self._take(message, call)
 

@@ -342,7 +342,7 @@ async def test_a_call_that_is_cancelled_before_it_is_found_again_is_cancelled_up
         [notice] = at.server.heard("notifications/cancelled")
         [sent] = [m for w in at.server.wires for m in w.heard if m.get("method") == "tools/call"]
         assert notice["requestId"] == sent["id"]
-        assert at.rig.runner.in_flight == 0
+        assert at.rig.calls.held == 0
         assert not at.server.wire.is_open
 
 

@@ -136,7 +136,7 @@ async def test_a_waiting_task_that_is_cancelled_sends_no_further_round() -> None
         await at.rig.pass_time(10)
         assert (await at.told(task))["status"] == "cancelled"
         assert at.server.calls_seen == 1
-        assert at.rig.runner.in_flight == 0
+        assert at.rig.calls.held == 0
 
 
 async def test_the_words_of_a_task_that_goes_on_are_plain() -> None:

@@ -280,7 +280,7 @@ async def test_a_state_expires_and_its_call_is_cancelled() -> None:
         await rig.pass_time(1)
         assert call.cancelled.is_set()
         assert await code_of(client.retry(asked, "slow", {only_key(asked): YES})) == (200, -32602)
-        assert rig.runner.in_flight == 0
+        assert rig.calls.held == 0
 
 
 async def test_after_a_restart_a_state_is_a_clear_error_and_nothing_runs_again() -> None:
@@ -452,7 +452,7 @@ async def test_at_the_drain_parked_calls_are_cancelled() -> None:
         rig.conversion.stop_parked()
         await call.cancelled.wait()
         await rig.settle()
-        assert rig.runner.in_flight == 0
+        assert rig.calls.held == 0
 
 
 # ------------------------------------------------------------------------------ into a task

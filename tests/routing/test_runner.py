@@ -36,7 +36,7 @@ async def test_the_runtime_limit_fails_the_task_and_tells_the_upstream() -> None
         answer = await rig.client().get(task)
         assert answer["status"] == "failed"
         assert "runtime_limit" in answer["error"]["message"]
-        assert rig.runner.in_flight == 0
+        assert rig.calls.held == 0
 
 
 async def test_the_runtime_limit_holds_for_calls_that_are_no_tasks() -> None:

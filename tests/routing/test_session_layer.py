@@ -426,10 +426,10 @@ async def test_where_calls_are_too_many_those_go_that_nobody_has_waited_for_for_
         await it.pass_time(UNREAD_MAKES_ROOM_AFTER_S)
         assert (await ada.request("tools/list").refused())[0] == 429
         assert (await bob.post({"method": "notifications/x"}).ended()).status == 202
-        eve = it.client(owner=Owner("eve")).request(names.INITIALIZE, {})
-        assert (await eve.refused())[0] == 429  # bob has just been here
+        eve = await it.client(owner=Owner("eve")).initialize()
+        assert (await eve.request("tools/list").refused())[0] == 429  # bob has just been here
         await it.pass_time(UNREAD_MAKES_ROOM_AFTER_S)
-        await it.client(owner=Owner("eve")).initialize()
+        await (await it.client(owner=Owner("eve")).initialize()).call()
         assert (await bob.request("tools/list").refused())[0] == 404
         assert not held.done
 

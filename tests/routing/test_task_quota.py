@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from proxy.errors import LimitReached
-from proxy.limits import CallBounds
 from proxy.owners import Owner
 from proxy.routing import task_quota
 from proxy.routing.task_quota import COUNT_AGAIN_S, TaskQuota
@@ -166,7 +165,7 @@ async def test_a_2025_task_over_the_bound_is_refused_before_it_is_sent() -> None
 
 async def test_an_owner_whose_calls_are_too_many_leaves_room_for_another() -> None:
     """SEC-003, T25-SEC-005: in both dialects, parked and running ones together."""
-    async with bench_2025(calls=CallBounds(total=10, per_owner=2)) as it:
+    async with bench_2025(calls=(10, 2)) as it:
         await it.client().task()
         ended = (await it.client().task())[1]
         status, error = await it.rig.client(owner=ADA).call("quick").error()

@@ -756,7 +756,7 @@ async def test_what_tasks_there_are_and_how_they_ended_is_counted() -> None:
         for end in ENDS.values():
             await end(it, client)
         await client.task()
-        assert it.rig.runner.in_flight == 1
+        assert it.rig.calls.held == 1
         counted = it.rig.metrics.text().decode()
         assert "mcp_taskproxy_tasks_created_total 5.0" in counted
         for ended, count in {"completed": 2.0, "failed": 1.0, "cancelled": 1.0}.items():

@@ -86,7 +86,7 @@ async def test_a_client_that_cannot_visit_urls_is_told_what_it_lacks(declared: A
         assert error["data"] == {"requiredCapabilities": {"elicitation": {"url": {}}}}
         await rig.pass_time(60)
         assert rig.server.calls_seen == 1
-        assert rig.runner.in_flight == 0
+        assert rig.calls.held == 0
 
 
 async def test_in_a_task_they_are_its_input() -> None:
@@ -157,7 +157,7 @@ async def test_nobody_comes_back_from_the_visit() -> None:
         client = rig.client(capabilities=CAN_VISIT)
         await asked_by(rig, client, "https://a")
         await rig.pass_time(600)
-        assert rig.runner.in_flight == 0
+        assert rig.calls.held == 0
         assert rig.server.calls_seen == 1
 
 

@@ -21,6 +21,7 @@ class Held:
     owner: Owner = ANONYMOUS
     idle_since: float | None = None
     unread_since: float | None = None
+    has_calls: bool = True
     is_over: bool = False
     id: str = field(default_factory=SessionTable.new_id)
 
@@ -139,8 +140,8 @@ def test_where_none_is_idle_one_makes_room_whose_calls_nobody_has_waited_for_for
 
 
 def test_calls_that_nobody_waits_for_end_by_the_session_that_is_unread_for_longest_ones_own_first() -> None:
-    """An idle session has no calls, and one that is over is ending as it is."""
-    idle = Held(ADA, idle_since=0.0, unread_since=0.0)
+    """One without calls would make no room, and one that is over is ending as it is."""
+    idle = Held(ADA, idle_since=0.0, unread_since=0.0, has_calls=False)
     over = Held(ADA, unread_since=0.0, is_over=True)
     own, recent = Held(ADA, unread_since=LONG_AGO), Held(ADA, unread_since=LONG_AGO + 0.1)
     others = Held(BOB, unread_since=1.0)
