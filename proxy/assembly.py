@@ -119,7 +119,7 @@ async def assemble(
     secret = await store.secret()
     audit = Audit(secret)
     store.observe(audit.changed)
-    auth = assemble_auth(config, secret, client, clock)
+    auth = assemble_auth(config, secret, client, clock, store)
     upstream = Upstream(config, policy, client, clock, metrics, auth)
     pool = Pool(upstream.session, _pool_settings(config), clock, metrics, upstream.health)
     limits, share = config.limits, partial(config.limits.per_owner, has_others=config.faces_network)

@@ -28,6 +28,7 @@ from proxy.config import Config
 from proxy.downstream.admission import Admission
 from proxy.owners import Credentials
 from proxy.routing.well_known import OwnMetadata
+from proxy.stores.base import SessionMemory
 from proxy.upstream.base import Verdicts
 
 _FIRST_TOKEN_S: Final = FETCH_TIMEOUT_S + 1.0
@@ -43,6 +44,7 @@ class AuthParts:
     metadata: OwnMetadata | None
     keys: Keys | None = None
     tokens: ClientCredentials | None = None
+    spent: SpentTokens | None = None
 
     def report(self) -> dict[str, str]:
         """For `/readyz`: what is there, and what is missing."""
@@ -54,8 +56,11 @@ class AuthParts:
         return report
 
     async def run(self, *, task_status: StartStatus[None]) -> None:
-        """Keep keys and token fresh. Started once our own token was asked for."""
+        """Keep keys and token fresh. Started once our own token was asked for, and once it is known which
+        tokens were refused."""
         async with anyio.create_task_group() as tasks:
+            if self.spent is not None:
+                await tasks.start(self.spent.run)
             if self.keys is not None:
                 tasks.start_soon(self.keys.run)
             if self.tokens is not None:
@@ -65,17 +70,21 @@ class AuthParts:
             task_status.started()
 
 
-def assemble_auth(config: Config, secret: bytes, client: ClientSession, clock: Clock) -> AuthParts:
+def assemble_auth(
+    config: Config, secret: bytes, client: ClientSession, clock: Clock, memory: SessionMemory
+) -> AuthParts:
     auth = config.auth
     metadata = _metadata(config)
     challenger = Challenger(config.public_url, auth.scopes if metadata is not None else ())
-    spent = SpentTokens(challenger, clock, leeway_s=auth.jwt.leeway if auth.jwt.issuer is not None else 0.0)
+    leeway_s = auth.jwt.leeway if auth.jwt.is_on else 0.0
+    spent = SpentTokens(challenger, clock, secret, memory, leeway_s=leeway_s)
     keys = _keys(config, client, clock)
     gate = _gate(config, keys, challenger, secret, clock)
     if not auth.is_own_resource and not auth.upstream.is_given:
         url = config.upstream.url
         urls = UrlMap(url, config.public_url) if url is not None and config.public_url is not None else None
-        return AuthParts(Admission(gate, spent, urls), Credentials(spent.knows), spent, metadata, keys)
+        admission = Admission(gate, spent, urls)
+        return AuthParts(admission, Credentials(spent.knows), spent, metadata, keys, spent=spent)
     tokens = _own_tokens(config, client, clock)
     own = OwnCredential(auth.upstream.headers, tokens)
     return AuthParts(Admission(gate, spent, None), own, own, metadata, keys, tokens)

@@ -15,6 +15,7 @@ from proxy.auth.own_credential import OwnCredential
 from proxy.auth.spent import SpentTokens
 from proxy.config import Config
 from proxy.downstream.stdio import LOCAL_USER
+from proxy.stores.memory import MemoryStore
 from tests.auth.issuer import ISSUER, ONE, key_set
 from tests.manual_clock import ManualClock
 
@@ -27,8 +28,9 @@ GATEWAY = {"header": "X-User", "trusted": ["127.0.0.1"]}
 
 async def assembled(auth: dict[str, Any], **more: Any) -> AuthParts:
     settings = {"upstream": {"url": "http://127.0.0.1:9/mcp"}, "auth": auth, **more}
+    clock = ManualClock()
     async with aiohttp.ClientSession() as client:
-        return assemble_auth(Config.model_validate(settings), b"s" * 32, client, ManualClock())
+        return assemble_auth(Config.model_validate(settings), b"s" * 32, client, clock, MemoryStore(clock))
 
 
 async def test_without_a_word_everybody_comes_in_and_the_server_decides() -> None:

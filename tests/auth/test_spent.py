@@ -5,19 +5,26 @@ Contract section 8, "A token whose own `exp` has passed, or that upstream last a
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
 import pytest
 
 from proxy.auth.challenges import Challenger
-from proxy.auth.spent import MAX_CHALLENGE_CHARS, SpentTokens
-from proxy.errors import Unauthorized
+from proxy.auth.spent import KEEP_S, MAX_CHALLENGE_CHARS, MAX_KEPT, PAUSE_S, SpentTokens
+from proxy.errors import StoreError, Unauthorized
+from proxy.stores.memory import MemoryStore
 from tests.auth.issuer import NOW_S, ONE, claims, token
 from tests.manual_clock import ManualClock
 
 OWN = Challenger("https://p.example/mcp").challenge
 
 
-def spent(leeway_s: float = 0.0) -> SpentTokens:
-    return SpentTokens(Challenger("https://p.example/mcp"), ManualClock(), leeway_s=leeway_s)
+def spent(leeway_s: float = 0.0, store: MemoryStore | None = None) -> SpentTokens:
+    clock = ManualClock()
+    challenger = Challenger("https://p.example/mcp")
+    return SpentTokens(challenger, clock, b"s" * 32, store or MemoryStore(clock), leeway_s=leeway_s)
 
 
 def refusal(tokens: SpentTokens, authorization: str) -> Unauthorized:
@@ -98,3 +105,102 @@ def test_a_challenge_without_end_is_not_kept() -> None:
     tokens = spent()
     tokens.answered("Bearer one", 401, ("x" * MAX_CHALLENGE_CHARS, "y"))
     assert refusal(tokens, "Bearer one").challenges[0].startswith("Bearer error=")
+
+
+# Over a restart.
+
+
+class Kept:
+    """A store's memory, and the runs of the proxy on it, one after the other."""
+
+    def __init__(self, clock: ManualClock, store: MemoryStore) -> None:
+        self.clock = clock
+        self.store = store
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[SpentTokens]:
+        tokens = SpentTokens(Challenger("https://p.example/mcp"), self.clock, b"s" * 32, self.store)
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(tokens.run)
+                yield tokens
+                tasks.cancel_scope.cancel()
+
+
+class Counting(MemoryStore):
+    """Counts what is written, and fails while it is `broken`."""
+
+    broken = False
+    written = 0
+
+    async def remember(self, key: str, value: bytes, *, keep_s: float) -> None:
+        if self.broken:
+            raise StoreError("disk full")
+        self.written += 1
+        await super().remember(key, value, keep_s=keep_s)
+
+
+def kept() -> tuple[Kept, Counting]:
+    clock = ManualClock()
+    store = Counting(clock)
+    return Kept(clock, store), store
+
+
+@pytest.mark.anyio
+async def test_a_restart_lets_no_token_in_that_the_server_has_refused() -> None:
+    """Contract section 8; and one that it took again is good again after a restart, too."""
+    proxy, _ = kept()
+    async with proxy.run() as tokens:
+        for name in ("one", "two"):
+            tokens.answered(f"Bearer {name}", 401, ('Bearer realm="r"',))
+    async with proxy.run() as tokens:
+        assert refusal(tokens, "Bearer one").challenges[0].startswith('Bearer error="invalid_token"')
+        refusal(tokens, "Bearer two")
+        tokens.check("Bearer three")
+        tokens.answered("Bearer one", 200, ())
+        tokens.check("Bearer one")
+    async with proxy.run() as tokens:
+        tokens.check("Bearer one")
+        refusal(tokens, "Bearer two")
+
+
+@pytest.mark.anyio
+async def test_what_is_kept_shows_no_token_and_has_its_bounds() -> None:
+    """SEC-003: in number, in age, and in how often it is written."""
+    proxy, store = kept()
+    async with proxy.run() as tokens:
+        for number in range(MAX_KEPT + 1):
+            tokens.answered(f"Bearer t{number}", 401, ())
+            await anyio.wait_all_tasks_blocked()
+        assert store.written == 1
+        await proxy.clock.advance(PAUSE_S)
+        await anyio.wait_all_tasks_blocked()
+        assert store.written == 2
+        tokens.answered("Bearer t7", 401, ())  # that is known
+        await proxy.clock.advance(PAUSE_S)
+    assert store.written == 2
+    ((_, value),) = await store.remembered("")
+    assert b"t7" not in value
+    async with proxy.run() as tokens:
+        tokens.check("Bearer t0")
+        refusal(tokens, "Bearer t1")
+        refusal(tokens, f"Bearer t{MAX_KEPT}")
+    await proxy.clock.advance(KEEP_S)
+    async with proxy.run() as tokens:
+        assert not tokens.wants_all
+
+
+@pytest.mark.anyio
+async def test_a_store_that_is_broken_keeps_nothing_and_stops_nothing() -> None:
+    proxy, store = kept()
+    async with proxy.run() as tokens:
+        store.broken = True
+        tokens.answered("Bearer one", 401, ())
+        await anyio.wait_all_tasks_blocked()
+        refusal(tokens, "Bearer one")
+        store.broken = False
+        await proxy.clock.advance(PAUSE_S)
+        tokens.answered("Bearer two", 401, ())
+    async with proxy.run() as tokens:
+        refusal(tokens, "Bearer one")
+        refusal(tokens, "Bearer two")

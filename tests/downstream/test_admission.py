@@ -20,6 +20,7 @@ from proxy.errors import LimitReached, Unauthorized, UpstreamRefused
 from proxy.owners import Owner, owner_of
 from proxy.protocol import names
 from proxy.routing.legacy import Reply
+from proxy.stores.memory import MemoryStore
 from proxy.tasks.task import ID_PREFIX
 from tests.auth.issuer import NOW_S, ONE, claims, token
 from tests.downstream.http_rig import MAX_BODY, OK, ORIGIN, Rig, http_rig
@@ -57,7 +58,8 @@ class PlayedGate:
 
 
 def spent() -> Admission:
-    return Admission(spent=SpentTokens(Challenger(None), ManualClock()))
+    clock = ManualClock()
+    return Admission(spent=SpentTokens(Challenger(None), clock, b"s" * 32, MemoryStore(clock)))
 
 
 async def legacy_post(rig: Rig, method: str, headers: Mapping[str, str], **params: Any) -> ClientResponse:

@@ -191,7 +191,7 @@ async def test_a_task_is_its_subjects_whatever_token_it_comes_with(bench: Bench)
 
 
 async def test_without_verification_a_token_that_is_worth_nothing_reaches_no_task(bench: Bench) -> None:
-    """Contract section 8: by its own word, or by that of the server, in both dialects."""
+    """Contract section 8: by its own word, or by that of the server, in both dialects, and over a restart."""
     async with AuthorizationServer().serving() as server, protected() as upstream:
         proxy = await bench.proxy(upstream.http.url, AT_ONCE)
         async with asking(proxy) as ask:
@@ -201,6 +201,9 @@ async def test_without_verification_a_token_that_is_worth_nothing_reaches_no_tas
             assert (await ask.get(opaque, tasks[opaque]))[0] == 200  # nobody has said anything yet
             assert (await ask.post(names.TOOLS_LIST, opaque, {}, modern=False))[:2] == (401, CHALLENGE)
             assert (await ask.get(opaque, tasks[opaque]))[:2] == (401, CHALLENGE)
+            await proxy.terminate()
+            await proxy.restart()
+            assert (await ask.get(opaque, tasks[opaque]))[0] == 401
             upstream.refused.clear()
             assert (await ask.post(names.TOOLS_LIST, opaque, {}, modern=False))[0] == 200
             assert (await ask.get(opaque, tasks[opaque]))[0] == 200
