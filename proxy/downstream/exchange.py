@@ -1,7 +1,7 @@
 """What is told during one request, on its way from the router to a transport that may be slower.
 
-Above: `http`, which writes what it takes from here. Below: the router and its handlers; those that tell
-what happens elsewhere cannot wait, a listen stream can.
+Above: `http` and `stdio`, which write what they take from here. Below: the router and its handlers; those
+that tell what happens elsewhere cannot wait, a listen stream can.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.clock import Pulse
-from proxy.errors import LimitReached, ProxyError, TaskNotFound
+from proxy.errors import InternalError, LimitReached, ProxyError, TaskNotFound
+from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
-from proxy.routing.base import Answer
+from proxy.routing.base import Answer, ClientRequest
+from proxy.routing.router import Router
 
 MAX_QUEUED: Final = 1_000  # notifications that a slow reader may be behind
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
 
 _MAY_BE_LEFT_OUT: Final = frozenset({names.PROGRESS, names.LOG_MESSAGE})
+
+log = get_logger()
 
 
 class Exchange:
@@ -74,3 +78,14 @@ class Exchange:
         self._bytes = 0
         self._taken.beat()
         return taken
+
+
+async def handle(router: Router, request: ClientRequest, exchange: Exchange) -> None:
+    """Have a request handled, and tell what comes of it; a fault of ours, too, which harms nobody else."""
+    try:
+        exchange.finish(await router.handle(request, exchange))
+    except ProxyError as exc:
+        exchange.fail(exc)
+    except Exception:
+        log.exception("request_failed", method=request.method)
+        exchange.fail(InternalError())

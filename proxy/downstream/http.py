@@ -19,7 +19,7 @@ from aiohttp import web
 from proxy.clock import Clock
 from proxy.downstream.admission import OPEN, Admission
 from proxy.downstream.bodies import Bodies
-from proxy.downstream.exchange import Exchange
+from proxy.downstream.exchange import Exchange, handle
 from proxy.downstream.guard import Guard
 from proxy.downstream.legacy_http import METHODS, LegacyEntrance
 from proxy.downstream.peers import Peers
@@ -255,10 +255,10 @@ class HttpEndpoint:
         if request.method in _LOOK_UP:
             exchange.lookup_failed = self._begin_lookup(http, request.owner)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._handle, request, exchange)
+            tasks.start_soon(handle, self._router, request, exchange)
             try:
                 await responder.write(exchange)
-            except (ConnectionError, TimeoutError):  # the client is gone, or has stopped reading
+            except ConnectionError:  # the client is gone, or has stopped reading
                 log.debug("client_gone", method=request.method)
                 if http.transport is not None:
                     http.transport.abort()  # what is half written must not be followed by anything
@@ -268,15 +268,6 @@ class HttpEndpoint:
     def _begin_lookup(self, http: web.Request, owner: Owner) -> Callable[[], None]:
         """See `LookupLimit.begin`."""
         return self._lookups.begin(self._peers.of(http), owner)
-
-    async def _handle(self, request: ClientRequest, exchange: Exchange) -> None:
-        try:
-            exchange.finish(await self._router.handle(request, exchange))
-        except ProxyError as exc:
-            exchange.fail(exc)
-        except Exception:
-            log.exception("request_failed", method=request.method)
-            exchange.fail(InternalError())
 
 
 def _versions_in(http: web.Request) -> Sequence[str]:

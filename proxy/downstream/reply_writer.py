@@ -46,7 +46,7 @@ class ReplyWriter:
         self._streams = WrittenStreams(clock)
 
     async def watch(self) -> None:
-        """Keep quiet streams alive, and cut those that nobody reads, until cancelled."""
+        """Keep quiet streams alive until cancelled."""
         await self._streams.watch()
 
     async def write(

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
-import anyio
 from aiohttp import web
 from anyio.lowlevel import checkpoint
 
@@ -25,7 +24,6 @@ from proxy.protocol.jsonrpc import RequestId
 from proxy.protocol.outline import Pieces, whole
 from proxy.routing.base import ClientRequest
 
-WRITE_TIMEOUT_S: Final = 60.0  # for one piece; who reads nothing for so long is cut, its task is not harmed
 PIECE_BYTES: Final = 256 * 1024
 STREAM_HEADERS: Final = {
     "Content-Type": "text/event-stream",
@@ -55,10 +53,8 @@ class Responder:
         self.response: web.StreamResponse | None = None
 
     async def write(self, exchange: Exchange) -> None:
-        """What is told, as it is told, and the end.
-
-        Raises ConnectionError or TimeoutError if the client is gone or has stopped reading.
-        """
+        """What is told, as it is told, and the end. Raises ConnectionError if the client is gone, or was cut
+        since it has stopped reading, as its `Connection` does."""
         while True:
             changed = exchange.changed.event
             if told := exchange.take():
@@ -90,8 +86,7 @@ class Responder:
                 pieces = (whole(pieces),)
         for piece in pieces:
             await self._write(response, piece)
-        with anyio.fail_after(WRITE_TIMEOUT_S):
-            await response.write_eof()
+        await response.write_eof()
 
     async def _begin(self, status: HTTPStatus, headers: Iterable[Header]) -> web.StreamResponse:
         self.response = web.StreamResponse(status=status)
@@ -101,15 +96,12 @@ class Responder:
 
     @staticmethod
     async def _write(response: web.StreamResponse, data: bytes | memoryview) -> None:
-        """In pieces, so that a reader who is slow can be told from one who has stopped.
-
-        One who is fast would keep the event loop busy: while the socket takes all, a write does not wait.
-        """
+        """In pieces, so that a reader who is slow can be told from one who has stopped. One who is fast would
+        keep the event loop busy: while the socket takes all, a write does not wait."""
         for start in range(0, len(data), PIECE_BYTES):
             if start:
                 await checkpoint()
-            with anyio.fail_after(WRITE_TIMEOUT_S):
-                await response.write(data[start : start + PIECE_BYTES])
+            await response.write(data[start : start + PIECE_BYTES])
 
 
 def refusal(rid: RequestId | None, fault: ProxyError, status: HTTPStatus | None = None) -> web.Response:

@@ -1,7 +1,7 @@
-"""Responses that are written piece by piece: kept alive while they are quiet, cut where nobody reads.
+"""Responses that are written piece by piece: kept alive while they are quiet.
 
-Above: `legacy_http`. One watcher looks after all of them, so that a stream costs neither a task nor a timer
-of its own. Contract section 3; field reports F03 and F40.
+Above: `reply_writer`. One watcher looks after all of them, so that a stream costs neither a task nor a timer
+of its own. A client that reads nothing is cut by its `Connection`. Contract section 3; field report F03.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from proxy.clock import Clock
-from proxy.downstream.responses import PIECE_BYTES, WRITE_TIMEOUT_S
+from proxy.downstream.responses import PIECE_BYTES
 from proxy.protocol import sse
 
 TICK_S: Final = 1.0
@@ -25,7 +25,7 @@ _TAIL_BYTES: Final = 4  # of what was written: enough to see the end of a block
 class WrittenStream:
     """One response, from its head to its end. `is_events`: comments may stand between its blocks."""
 
-    __slots__ = ("_began", "_clock", "_http", "_last", "_response", "_tail", "_writing_since", "is_events")
+    __slots__ = ("_began", "_clock", "_http", "_is_writing", "_last", "_response", "_tail", "is_events")
 
     def __init__(
         self, http: web.Request, response: web.StreamResponse, clock: Clock, is_events: bool
@@ -37,31 +37,28 @@ class WrittenStream:
         self._began = False
         self._last = clock.monotonic()
         self._tail = b""
-        self._writing_since: float | None = None
+        self._is_writing = False
 
     async def write(self, data: bytes) -> None:
-        """Raises ConnectionError if the client is gone, or was cut."""
+        """In pieces, so that a reader who is slow can be told from one who has stopped. Raises
+        ConnectionError if the client is gone, or was cut."""
         if not self._began:
             self._began = True
             if self._tail:  # a comment of ours was first, and a byte order mark is one at the beginning alone
                 data = data.removeprefix(sse.BOM)
+        self._is_writing = True
         for start in range(0, len(data), PIECE_BYTES):
-            piece = data[start : start + PIECE_BYTES]
-            self._writing_since = self._clock.monotonic()
-            await self._response.write(piece)
-            self._writing_since = None
+            await self._response.write(data[start : start + PIECE_BYTES])
+        self._is_writing = False
         self._last = self._clock.monotonic()
         self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
     async def look_after(self, now: float) -> None:
-        """Cut it if its reader has stopped; else, if it has been quiet and a block has ended, a comment."""
+        """A comment, if it has been quiet and a block has ended."""
         transport = self._http.transport
-        if transport is None:
+        if transport is None or self._is_writing or not self.is_events:
             return
-        if self._writing_since is not None:
-            if now - self._writing_since >= WRITE_TIMEOUT_S:
-                transport.abort()
-        elif self.is_events and self._is_quiet(now) and not transport.get_write_buffer_size():
+        if self._is_quiet(now) and not transport.get_write_buffer_size():
             with suppress(ConnectionError):  # then the handler is told, too
                 await self._response.write(sse.comment())
             self._last = now

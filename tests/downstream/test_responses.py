@@ -6,6 +6,7 @@ Contract section 3; Streamable HTTP 2026-07-28, "Sending Messages to the Server"
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -17,12 +18,13 @@ from proxy.downstream.responses import PIECE_BYTES, Responder
 from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.protocol import names
 from proxy.routing.base import ResultAnswer
-from tests.downstream.http_rig import OK, events, http_rig, message, raw_post, read_all
+from tests.downstream.http_rig import BOUNDS, OK, events, http_rig, message, raw_post, read_all
 
 pytestmark = pytest.mark.anyio
 
 LISTEN: Final = names.SUBSCRIPTIONS_LISTEN
 LOGS: Final = names.LOG_MESSAGE
+HASTY: Final = replace(BOUNDS, write_s=0.2)
 
 
 # ------------------------------------------------------------------------------ JSON or a stream
@@ -165,12 +167,9 @@ async def test_once_a_stream_has_begun_a_fault_is_its_last_event() -> None:
 # ------------------------------------------------------------------------------ slow readers
 
 
-async def test_a_reader_that_stops_is_cut_and_nothing_follows_what_was_half_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_reader_that_stops_is_cut_and_nothing_follows_what_was_half_written() -> None:
     """F40, I6: 50 MB to a client that stops; its request is over, others are served."""
-    monkeypatch.setattr("proxy.downstream.responses.WRITE_TIMEOUT_S", 0.2)
-    async with http_rig() as rig:
+    async with http_rig(bounds=HASTY) as rig:
         rig.router.always = ResultAnswer(b'{"a":"' + b"x" * 50_000_000 + b'"}')
         for more in ("", "Accept: application/json\r\n"):
             async with await rig.connect() as stream:
@@ -212,10 +211,9 @@ async def test_a_reader_that_takes_all_at_once_does_not_keep_the_others_waiting(
     assert set(range(2, 10)) <= set(turns)  # it had to start first
 
 
-async def test_a_stream_whose_reader_stops_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_whose_reader_stops_is_cut_too() -> None:
     """F40."""
-    monkeypatch.setattr("proxy.downstream.responses.WRITE_TIMEOUT_S", 0.2)
-    async with http_rig() as rig, await rig.connect() as stream:
+    async with http_rig(bounds=HASTY) as rig, await rig.connect() as stream:
         await stream.send(raw_post(message(LISTEN), LISTEN))
         served = await rig.router.next()
         served.tell(text="x" * 20_000_000)
@@ -224,7 +222,7 @@ async def test_a_stream_whose_reader_stops_is_cut_too(monkeypatch: pytest.Monkey
         assert b"HTTP/1.1" not in (await read_all(stream))[20:]
 
 
-async def test_a_stream_that_falls_behind_makes_those_wait_who_can(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_falls_behind_makes_those_wait_who_can() -> None:
     """F40: what is told meanwhile is told later, and less of it; the stream is not ended."""
     async with http_rig() as rig, await rig.connect() as stream:
         await stream.send(raw_post(message(LISTEN), LISTEN, more="Connection: close\r\n"))
