@@ -7,7 +7,7 @@ request of the client; so a client that goes away takes nothing with it but its 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -17,12 +17,13 @@ import anyio
 from proxy.clock import Pulse
 from proxy.eras.capabilities import ClientCapabilities, Missing
 from proxy.eras.to_modern import ServerInfo, lift_question
-from proxy.errors import ProxyError
+from proxy.errors import ErrorCode, ProxyError
 from proxy.logs import get_logger
 from proxy.protocol import names
-from proxy.protocol.jsonrpc import RequestId
+from proxy.protocol.jsonrpc import RequestId, error_object
 from proxy.routing.base import ClientRequest
 from proxy.routing.progress import progress_text, shortened
+from proxy.tasks.inputs import overflow
 from proxy.tasks.lost_call import REPEAT_MAX_BYTES, CallTrace, Repeat, RoundTrace
 from proxy.tasks.policy import ToolPolicy
 from proxy.tasks.task import InputRequest
@@ -339,7 +340,9 @@ class LiveCall:
     def on_question(self, question: Question) -> None:
         missing = self.capabilities.missing_for(question.method, question.params)
         if missing is None:
-            if not self.ended:
+            if (fault := self.too_much([question])) is not None:
+                question.refuse(error_object(ErrorCode.INTERNAL_ERROR, fault))
+            elif not self.ended:
                 self.ask(question)
         elif self.is_task:  # the tool goes on (contract section 4)
             question.refuse(missing.refusal(question.method))
@@ -355,6 +358,11 @@ class LiveCall:
         if not self.ended:
             self.missing = missing
             self.stop("the client cannot answer the server's question")
+
+    def too_much(self, questions: Sequence[Question]) -> str | None:
+        """Why these are not asked beside what is open; None if they are."""
+        asked = [*(one.question for one in self.questions.values()), *questions]
+        return overflow([len(one.id.raw) + len(one.params or b"") for one in asked])
 
     def ask(self, question: Question) -> None:
         """Give the question a key that was never used in this call's life."""

@@ -92,8 +92,11 @@ async def next_params(call: LiveCall, asked: Asked) -> bytes:
 
     Meanwhile nothing of the call is in flight, so that a later process can go on with it. Raises
     ClientProtocolError where the client of a task has not declared that it can answer: a modern server takes
-    results alone, so that there is no refusing, and the next round would only bring the question again.
+    results alone, so that there is no refusing, and the next round would only bring the question again. For
+    the same reason too much at once is UpstreamProtocolError.
     """
+    if (fault := call.too_much(asked.questions)) is not None:
+        raise UpstreamProtocolError(f"the upstream asked for too much: {fault}")
     for question in asked.questions if call.is_task else ():
         missing = call.capabilities.missing_for(question.method, question.params)
         if missing is not None:

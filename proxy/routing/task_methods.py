@@ -63,6 +63,7 @@ class TaskMethods:
                     accepted[question.key] = InputAnswer(question.key, question.question_id, value)
             if not accepted:
                 return task
+            inputs.check_room(task.answers, accepted.values())
             return lifecycle.answered(task, list(accepted.values()), self._clock.wall_ms())
 
         await self._changes.change(request.owner, request.params.text("taskId"), apply)

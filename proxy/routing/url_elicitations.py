@@ -51,10 +51,13 @@ def asked_for(call: LiveCall, outcome: Outcome) -> list[UrlQuestion]:
 
 
 async def visited(call: LiveCall, questions: list[UrlQuestion]) -> bool:
-    """Put them to the client. Whether all were accepted; False, and the call stopped, if it cannot answer.
+    """Put them to the client. Whether all were accepted; False, and the call stopped, if it cannot answer;
+    False if they are too many or too large to be asked.
 
     The wait is cancelled with the call.
     """
+    if call.too_much(questions) is not None:
+        return False
     missing = call.capabilities.missing_for(names.ELICITATION_CREATE, questions[0].params)
     if missing is not None:
         if not call.is_task:  # a task ends with the server's error

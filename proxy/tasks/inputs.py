@@ -1,4 +1,4 @@
-"""Questions of the upstream and the answers of clients: what has the right shape.
+"""Questions of the upstream and the answers of clients: what has the right shape, and how much is too much.
 
 Above: `task_methods` (tasks/update) and `conversion` (MRTR). The content of an answer is the server's
 business; only its kind is looked at (contract section 4). MRTR 2026-07-28, "Error Handling".
@@ -6,13 +6,16 @@ business; only its kind is looked at (contract section 4). MRTR 2026-07-28, "Err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from proxy.errors import ClientProtocolError, ErrorCode
 from proxy.protocol import names
 from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, elements, members
+from proxy.tasks.task import InputAnswer
 
+MAX_OPEN: Final = 100  # questions of one call; a server asks one or a few, and a person answers them
+MAX_BYTES: Final = 16 * 1024 * 1024  # each change of a task stores them again; a picture to be described fits
 ELICIT_ACTIONS: Final = frozenset({"accept", "decline", "cancel"})
 RESPONSES_MEMBER: Final = "inputResponses"
 
@@ -39,6 +42,24 @@ def _by_key(raw: bytes) -> dict[str, bytes]:
             raise DuplicateMember(member.key)
         found[member.key] = raw[member.value_start : member.end]
     return found
+
+
+def overflow(sizes: Collection[int]) -> str | None:
+    """Why so many questions, or such large ones, are not open at a time; None if they may be."""
+    if len(sizes) > MAX_OPEN:
+        return f"more than {MAX_OPEN} questions of one call would be open"
+    if (total := sum(sizes)) > MAX_BYTES:
+        return f"the open questions of one call would have {total} bytes, over the limit of {MAX_BYTES}"
+    return None
+
+
+def check_room(kept: Collection[InputAnswer], given: Collection[InputAnswer]) -> None:
+    """Raise ClientProtocolError -32602 unless a task can keep these, too, until the server has them."""
+    total = sum(len(answer.question_id) + len(answer.value) for answer in (*kept, *given))
+    if total > MAX_BYTES:
+        raise _invalid(
+            f"the answers that wait for the server would have {total} bytes, over the limit of {MAX_BYTES}"
+        )
 
 
 def check_answer(key: str, method: str, value: bytes) -> None:

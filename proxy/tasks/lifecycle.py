@@ -50,6 +50,7 @@ TRANSITIONS: Final[Mapping[TaskStatus, Mapping[TaskEvent, TaskStatus]]] = {
     TaskStatus.CANCELLED: {},
 }
 
+NAME_MAX_CHARS: Final = 1_000  # of the tool: a call is kept in memory also where no server knows such a tool
 WORKING_MESSAGE: Final = "The call is running."
 WAITING_MESSAGE: Final = "Waiting for input."
 COMPLETED_MESSAGE: Final = "The call has finished."
@@ -81,7 +82,7 @@ def created(
         id=id,
         owner=owner,
         method=method,
-        name=name,
+        name=name[:NAME_MAX_CHARS],
         created_at_ms=now_ms,
         updated_at_ms=now_ms,
         retention_ms=retention_ms,

@@ -15,6 +15,7 @@ from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing.base import ClientRequest
 from proxy.routing.live import START_GRACE_S, LiveCall
+from proxy.tasks.inputs import MAX_BYTES, MAX_OPEN
 from proxy.tasks.lost_call import REPEAT_MAX_BYTES, CallTrace, RoundTrace
 from proxy.tasks.policy import ToolPolicy
 from proxy.upstream.base import Result, StreamPosition, WaitingRound
@@ -66,6 +67,30 @@ async def test_whatever_ends_a_call_closes_its_questions_and_wakes_who_waits(cal
     assert call.questions == {}
     assert changed.is_set()
     assert turned.is_set()
+
+
+async def test_no_server_piles_up_questions(call: LiveCall) -> None:
+    """Contract section 8: what is too much is refused, what was asked before stays; an answer makes room."""
+    for number in range(MAX_OPEN):
+        call.on_question(Asked(id=RequestId(b"%d" % number, number)))
+    call.on_question(one_more := Asked())
+    assert len(call.questions) == MAX_OPEN
+    assert b"more than 100 questions of one call would be open" in one_more.refused[0]
+    call.take(["input-1"])
+    call.on_question(Asked())
+    assert len(call.questions) == MAX_OPEN
+
+
+@pytest.mark.parametrize("as_id", [False, True])
+async def test_no_server_piles_up_large_questions(call: LiveCall, as_id: bool) -> None:
+    half = b'"%s"' % (b"x" * (MAX_BYTES // 2))
+    for _ in range(2):
+        large = Asked(id=RequestId(half, half.decode())) if as_id else Asked(params=b'{"message":%s}' % half)
+        call.on_question(large)
+    assert list(call.questions) == ["input-1"]
+    assert b"over the limit of 16777216" in large.refused[0]
+    call.on_question(Asked())
+    assert list(call.questions) == ["input-1", "input-2"]
 
 
 async def test_what_a_waiting_round_needs_is_kept_under_our_keys_until_it_goes_out(call: LiveCall) -> None:

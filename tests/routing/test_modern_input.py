@@ -16,6 +16,7 @@ import pytest
 from proxy.eras.era import Era
 from proxy.eras.patience import MAX_ROUNDS
 from proxy.protocol import names
+from proxy.tasks.inputs import MAX_OPEN
 from proxy.upstream.probe import UpstreamEra
 from tests.routing.bench import TASKS, THRESHOLD_S, Bench, bench
 from tests.routing.fake_server import TEXT, Call
@@ -74,6 +75,19 @@ async def test_a_task_ends_when_the_server_asks_what_its_client_did_not_declare(
         told = await client.get(task)
         assert (told["status"], told["error"]["code"]) == ("failed", -32603)
         assert told["error"]["data"] == {"requiredCapabilities": missing}
+        assert rig.server.calls_seen == 1
+
+
+async def test_a_task_ends_when_the_server_asks_too_much_at_once() -> None:
+    """Contract section 8: nobody is asked, and the server is not called over and over."""
+    async with before_a_modern_server() as rig:
+        client = rig.client(capabilities={**TASKS, "elicitation": {}})
+        task, call = await rig.task(client)
+        asks(call, "s", **{f"q{number}": FORM_ASKED for number in range(MAX_OPEN + 1)})
+        await rig.settle()
+        told = await client.get(task)
+        assert (told["status"], told["error"]["code"]) == ("failed", -32603)
+        assert "more than 100 questions of one call would be open" in told["error"]["message"]
         assert rig.server.calls_seen == 1
 
 

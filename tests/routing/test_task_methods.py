@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from proxy.protocol.outline import Outline
 from proxy.routing.base import ResultAnswer
-from proxy.tasks import lifecycle
+from proxy.tasks import inputs, lifecycle
 from proxy.tasks.policy import Polling
 from tests.routing.bench import ADA, ASKABLE, BOB, TASKS, Bench, Client, bench
 from tests.routing.fake_server import Asked, Call, Refused
@@ -321,6 +321,26 @@ async def test_one_value_of_a_wrong_kind_spoils_the_update(bad: Any) -> None:
         assert error["code"] == -32602
         assert list((await client.get(task))["inputRequests"]) == [first, second]
         assert not any(question.answers for question in questions)
+
+
+async def test_answers_that_the_server_does_not_read_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract section 8: what is too much is refused and changes nothing; later there is room for it."""
+    monkeypatch.setattr(inputs, "MAX_BYTES", 1_000)
+    async with bench() as rig:
+        client = rig.client()
+        task, _, [one, other], [first, second] = await waiting_task(rig, client, "first", "second")
+        large = {"action": "accept", "content": {"text": "x" * 600}}
+        rig.server.reads = anyio.Event()
+        assert await client.update(task, {first: large}) == ACK
+        _, error = await client.start("tasks/update", params(task, inputResponses={second: large})).error()
+        assert error["code"] == -32602
+        assert "over the limit of 1000" in error["message"]
+        assert list((await client.get(task))["inputRequests"]) == [second]
+        rig.server.reads.set()
+        assert await one.answer() == large
+        await rig.settle()
+        assert await client.update(task, {second: large}) == ACK
+        assert await other.answer() == large
 
 
 async def test_content_is_the_servers_business() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from proxy.protocol import names
 from proxy.routing.tasks_2025 import HOLD_S
+from proxy.tasks import inputs
 from tests.routing.bench import BOB
 from tests.routing.bench_2025 import RELATED, YES, Bench2025, Client2025, FakeChannel, bench_2025
 from tests.routing.fake_server import Asked, Call, Refused
@@ -82,6 +83,25 @@ async def test_a_refusal_reaches_the_asker_and_the_tool_goes_on(code: int) -> No
         with pytest.raises(Refused) as refused:
             await question.answer()
         assert refused.value.code == code
+        await it.rig.settle()
+        assert (await client.get(task))["status"] == "working"
+        call.answer()
+        await it.rig.settle()
+        assert (await client.get(task))["status"] == "completed"
+
+
+async def test_an_answer_that_is_too_large_to_be_kept_is_told_to_the_asker_and_the_tool_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Contract section 8: nobody answers an answer."""
+    monkeypatch.setattr(inputs, "MAX_BYTES", 1_000)
+    async with bench_2025() as it:
+        client = it.client()
+        task, call, question = await asked(it, client)
+        large = {"action": "accept", "content": {"text": "x" * 1_000}}
+        assert client.answer(client.channel.questions[0], large)
+        with pytest.raises(Refused, match="over the limit of 1000"):
+            await question.answer()
         await it.rig.settle()
         assert (await client.get(task))["status"] == "working"
         call.answer()

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from proxy.eras.patience import MAX_ROUNDS
+from proxy.tasks.inputs import MAX_OPEN
 from tests.routing.bench import ASKABLE, TASKS, THRESHOLD_S, Bench, Client, bench
 from tests.routing.fake_server import TEXT, Call
 
@@ -63,6 +64,16 @@ async def test_urls_that_are_visited_in_two_rounds_make_one_next_step() -> None:
         last = client.retry(rest, "slow", {second: ACCEPT})
         (await rig.server.next_call()).answer()
         assert (await last.result())["resultType"] == "complete"
+
+
+async def test_too_many_urls_are_asked_of_nobody_and_end_the_call() -> None:
+    """Contract section 8."""
+    async with bench() as rig:
+        sent = rig.client(capabilities=CAN_VISIT).call("slow")
+        want_urls(await rig.server.next_call(), *(f"https://{number}" for number in range(MAX_OPEN + 1)))
+        _, error = await sent.error()
+        assert error["data"]["upstreamError"]["code"] == -32042
+        assert rig.server.calls_seen == 1
 
 
 async def test_a_declined_url_ends_the_call_with_the_servers_error() -> None:

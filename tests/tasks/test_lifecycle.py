@@ -73,6 +73,14 @@ def test_a_status_takes_the_events_of_the_diagram_and_refuses_all_others(
     assert event.value in raised.value.message
 
 
+def test_of_a_name_without_end_only_the_beginning_is_kept() -> None:
+    """A client may call what no server knows, and its record is in memory until it expires."""
+    made = lifecycle.created(
+        id="tpx-1", owner="o", method="tools/call", name="x" * 10**6, now_ms=CREATED_MS, retention_ms=1
+    )
+    assert made.name == "x" * lifecycle.NAME_MAX_CHARS
+
+
 def test_every_status_has_a_row_and_a_terminal_one_an_empty_row() -> None:
     """TX-STA-001: the five statuses of the extension, and no other."""
     assert {s.value for s in TRANSITIONS} == {
