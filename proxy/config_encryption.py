@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 import stat
 from collections.abc import Iterator
 from itertools import chain
@@ -24,6 +25,7 @@ from proxy.sections import Section
 KEY_BYTES: Final = 32
 _OTHERS: Final = 0o077
 _BETTER: Final = "a mode of 0400: whoever reads it can read the store"
+_LIKE_A_KEY: Final = re.compile(r"[\w+/-]{16,}={1,2}", re.ASCII)
 NEEDED: Final = (
     f"a key is {KEY_BYTES} random bytes in base64, such as `openssl rand -base64 {KEY_BYTES}` prints"
 )
@@ -53,11 +55,10 @@ def _one_or_several(value: Any) -> Any:
 
 
 def _no_key(value: str) -> str:
-    try:
-        _key(value)
-    except ValueError:
-        return value
-    raise ValueError("that is a key; it goes into keys, or into a file that is named here")
+    """Nor one that lacks some letters: the name of a file is repeated where there is none."""
+    if _LIKE_A_KEY.fullmatch(value):
+        raise ValueError("that is a key; it goes into keys, or into a file that is named here")
+    return value
 
 
 SecretKey: TypeAlias = Annotated[SecretStr, AfterValidator(_is_key)]

@@ -50,8 +50,7 @@ class Told:
 
 
 async def flow(sdk: str, url: str, server: AuthorizationServer) -> Told:
-    script = TESTS / "real" / "clients" / f"oauth_{sdk}.py"
-    command = [str(venv_python(sdk)), str(script), url, server.url]
+    command = [str(venv_python(sdk)), "-m", f"tests.real.clients.oauth_{sdk}", url, server.url]
     run = partial(subprocess.run, command, capture_output=True, text=True, timeout=BOUND_S, cwd=TESTS.parent)
     ran: subprocess.CompletedProcess[str] = await anyio.to_thread.run_sync(run)
     print(ran.stdout, ran.stderr[-6_000:])

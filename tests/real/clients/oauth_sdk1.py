@@ -1,79 +1,29 @@
 """The OAuth flow of the official Python SDK 1.x, from no token at all to a token that was taken back.
 
-    oauth_sdk1.py URL AUTHORIZATION_SERVER
+    python -m tests.real.clients.oauth_sdk1 URL AUTHORIZATION_SERVER
 
-Runs in the environment of tests/venvs/sdk1.txt; prints one JSON line a step. Its user agrees at once.
+Runs in the environment of tests/venvs/sdk1.txt; `oauth_flow` says what is printed.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import httpx  # of the SDK
 from mcp import ClientSession
-from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+
+from tests.real.clients.oauth_flow import User, say
 
 
-def say(step: str, **facts: Any) -> None:
-    print(json.dumps({"step": step, **facts}), flush=True)
-
-
-class InMemory:
-    tokens: OAuthToken | None = None
-    client: OAuthClientInformationFull | None = None
-
-    async def get_tokens(self) -> OAuthToken | None:
-        return self.tokens
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        self.tokens = tokens
-
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return self.client
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self.client = client_info
-
-
-async def main(*said: str) -> None:
-    url, authorization_server = said
-    storage = InMemory()
-    came_back: dict[str, str] = {}
-
-    async def visit(address: str) -> None:
-        async with httpx.AsyncClient() as browser:
-            answer = await browser.get(address, follow_redirects=False)
-        came_back.update({k: v[0] for k, v in parse_qs(urlsplit(answer.headers["Location"]).query).items()})
-
-    async def return_code() -> tuple[str, str | None]:
+async def main(url: str, authorization_server: str) -> None:
+    def returned(came_back: dict[str, str]) -> tuple[str, str | None]:
         return came_back["code"], came_back["state"]
 
-    async def at_server(path: str) -> None:
-        assert storage.tokens is not None
-        async with httpx.AsyncClient() as admin:
-            await admin.post(f"{authorization_server}/{path}", data={"token": storage.tokens.access_token})
-
-    provider = OAuthClientProvider(
-        server_url=url,
-        client_metadata=OAuthClientMetadata(
-            client_name="test",
-            redirect_uris=["http://127.0.0.1:1/callback"],
-            grant_types=["authorization_code", "refresh_token"],
-            response_types=["code"],
-            token_endpoint_auth_method="none",
-        ),
-        storage=storage,
-        redirect_handler=visit,
-        callback_handler=return_code,
-    )
+    user = User(url, authorization_server, httpx.AsyncClient, returned)
     async with (
-        httpx.AsyncClient(auth=provider, timeout=30) as http,
+        httpx.AsyncClient(auth=user.provider, timeout=30) as http,
         streamable_http_client(url, http_client=http) as (read, write, _),
         ClientSession(read, write) as session,
     ):
@@ -84,17 +34,9 @@ async def main(*said: str) -> None:
 
         say("initialized", server=(await session.initialize()).serverInfo.name)
         say("tools", names=[tool.name for tool in (await session.list_tools()).tools])
-        say("called", text=await whoami())
-        await at_server("weaken")
-        say("stepped up", text=await whoami())
-        await at_server("revoke")
-        say("authorized again", text=await whoami())
-        metadata = provider.context.protected_resource_metadata
-        assert metadata is not None
-        assert storage.client is not None
-        print(storage.client.client_id, metadata.resource, file=sys.stderr)
+        await user.call_with_each_token(whoami)
     say("ended")
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    anyio.run(main, sys.argv[1], sys.argv[2])
