@@ -28,8 +28,8 @@ class Gauge:
     """At most `limit` at a time, and `per_owner` of one owner if that is less. `setting` is the name of the
     first; that of the other ends with `_per_owner`.
 
-    `make_room` is asked where `take` finds none: it ends something that nobody waits for any more, if there is
-    such, and says whether it did.
+    `make_room` is asked where `take` finds none: it ends something that nobody waits for any more, if there
+    is such, and says whether it did.
     """
 
     def __init__(self, what: str, limit: int, setting: str, *, per_owner: int | None = None) -> None:

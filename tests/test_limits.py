@@ -221,3 +221,35 @@ def test_what_was_taken_is_held_until_it_is_given_back() -> None:
     give_back()
     assert gauge.held == 0
     assert not gauge.has_all_of_one(ADA)
+
+
+def test_what_is_there_already_is_counted_and_never_refused() -> None:
+    gauge = Gauge("calls", 2, "limits.calls", per_owner=1)
+    give_back = [gauge.count(ADA) for _ in range(3)]
+    assert gauge.held == 3
+    for owner, words in ((ADA, "of yours"), (BOB, r"limits\.calls\)")):
+        with pytest.raises(LimitReached, match=words):
+            gauge.take(owner)
+    for one in give_back[:2]:
+        one()
+    gauge.take(BOB)()
+    give_back[2]()
+    assert gauge.held == 0
+    assert not gauge.has_all_of_one(ADA)
+
+
+def test_where_there_is_no_room_some_may_be_made() -> None:
+    gauge, asked = Gauge("calls", 1, "limits.calls", per_owner=1), []
+    given = [gauge.take(ADA)]
+
+    def make_room(owner: Owner) -> bool:
+        asked.append(owner)
+        if owner == BOB:
+            given.pop()()
+        return owner == BOB
+
+    gauge.make_room = make_room
+    with pytest.raises(LimitReached):
+        gauge.take(ADA)
+    given.append(gauge.take(BOB))
+    assert (asked, gauge.held) == ([ADA, BOB], 1)

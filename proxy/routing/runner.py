@@ -60,8 +60,8 @@ log = get_logger()
 
 
 class Runner:
-    """See the module. `run` must be running. Each call has a place of `bound` from when it is `admitted`, also
-    while it is parked or a task, until it has ended."""
+    """See the module. `run` must be running. Each call has a place of `bound` from when it is `admitted`,
+    also while it is parked or a task, until it has ended."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import elements
 from proxy.protocol.jsonrpc import Request
-from proxy.routing.http_posts import Post, stream_reply
+from proxy.routing.http_posts import stream_reply
 from proxy.routing.http_session import HttpSession, Server
 from proxy.routing.legacy import HttpMessage, Reply
 from proxy.routing.own_server import Client

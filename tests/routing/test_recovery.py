@@ -257,3 +257,23 @@ async def test_a_store_that_cannot_fail_a_task_does_not_hold_up_those_that_are_r
         await at.rig.pass_time(30)
         assert (await at.told(task))["status"] == "completed"
         assert {(await at.told(one))["status"] for one in lost} == {"failed"}
+
+
+async def test_tasks_that_go_on_are_calls_and_are_not_refused_where_there_are_more_of_them_than_may_be() -> (
+    None
+):
+    """SEC-003: the bound may have been lowered, and what was promised goes on."""
+    async with restarts() as at:
+        for _ in range(2):
+            await at.task()
+        at.rig._at_most = (1, None)
+        await at.restart()
+        calls = [await at.server.next_resumed() for _ in range(2)]
+        assert at.rig.calls.held == 2
+        status, error = await at.client().call("slow").error()
+        assert (status, "(limits.calls)" in error["message"]) == (429, True)
+        for call in calls:
+            call.answer()
+        await at.rig.settle()
+        assert at.rig.calls.held == 0
+        await at.task()
