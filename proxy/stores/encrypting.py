@@ -34,7 +34,7 @@ from proxy.stores.results import RESULTS_NAME, ResultFiles, check_name, new_name
 from proxy.stores.rows import CHECK_KEY, LOCK_WAIT_S
 from proxy.stores.scan import Row, all_rows
 
-_MAY_BE_PLAIN: Final = 0  # what a new database says
+_NOT_WIPED: Final = 0  # something may be plain, or left of what was; what a new database says
 _SOME_ARE_LOCKED: Final = 1  # nothing is plain, but not all is encrypted with the first key
 _AT_ONCE: Final = 100  # rows of one transaction, whose results are written before it
 
@@ -44,8 +44,8 @@ _log = structlog.get_logger()
 def expect_plain(directory: Path) -> None:
     """What is written from now on is not encrypted: the next start that has keys must look for it."""
     with closing(_connect(directory)) as connection:
-        if _mark(connection) != _MAY_BE_PLAIN:
-            _set_mark(connection, _MAY_BE_PLAIN)
+        if _mark(connection) != _NOT_WIPED:
+            _set_mark(connection, _NOT_WIPED)
 
 
 def encrypt_rest(directory: Path, results: ResultFiles, keys: Keys) -> None:
@@ -57,7 +57,7 @@ def encrypt_rest(directory: Path, results: ResultFiles, keys: Keys) -> None:
             return
         try:
             count, locked = _encrypt(directory, connection, results, keys)
-            if count or mark == _MAY_BE_PLAIN:
+            if count or mark == _NOT_WIPED:
                 _wipe(connection)
                 _tell_of_damaged(directory, connection, results)
             _set_mark(connection, _SOME_ARE_LOCKED if locked else done)
@@ -71,6 +71,7 @@ def encrypt_rest(directory: Path, results: ResultFiles, keys: Keys) -> None:
 
 
 _NOT_ENCRYPTED: Final = "some records are not encrypted with the first key yet; the next start tries again"
+_TAKES_TIME: Final = "once, after a change of keys; a large store takes a while"
 
 
 def _encrypt(
@@ -92,11 +93,12 @@ def _encrypt(
                 else:
                     changes.append((key, value, row.rowid))
                     old_files += [] if old_file is None else [old_file]
+            if changes and not count:
+                _log.info("records_being_encrypted", meaning=_TAKES_TIME)
+                _set_mark(connection, _NOT_WIPED)  # also for a start after this one is killed
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(
-                    "UPDATE OR IGNORE Cache SET key = ?, value = ? WHERE rowid = ?", changes
-                )
+                connection.executemany("UPDATE Cache SET key = ?, value = ? WHERE rowid = ?", changes)
             for name in old_files:
                 results.remove(name)
             count += len(changes)

@@ -16,6 +16,7 @@ import structlog
 
 from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError
+from proxy.stores import repair
 from proxy.stores.directory import unusable
 from proxy.stores.encrypting import encrypt_rest, expect_plain
 from proxy.stores.encryption import NO_KEYS, Keys
@@ -23,7 +24,6 @@ from proxy.stores.faults import is_damaged, is_full, is_unwritable, reason_of, r
 from proxy.stores.index import Index
 from proxy.stores.memos import Memos
 from proxy.stores.place import Place
-from proxy.stores.repair import databases
 from proxy.stores.rows import Loaded, load, load_without_writing
 
 _log = structlog.get_logger()
@@ -85,15 +85,15 @@ def _load_rows(place: Place, clock: Clock, wanted_s: float) -> Loaded:
 
 def _load_whole(place: Place, clock: Clock, wanted_s: float) -> Loaded:
     place.make_whole().close()  # this thread's connection
-    if place.keys:
-        encrypt_rest(place.path, place.results, place.keys)
-    else:
+    if not place.keys:
         expect_plain(place.path)
+    elif not repair.unfinished(place.path):  # else it takes rows over once more, under the keys that they had
+        encrypt_rest(place.path, place.results, place.keys)
     return load(place.path, place.results, clock, place.keys, wanted_s=wanted_s)
 
 
 def _may_begin_without_writing(place: Place, fault: BaseException) -> bool:
     """Whether it is better to serve what can be served than not to start: where a store is read-only that is
     there already, and where a disk is full. A directory that never was one is the operator's mistake."""
-    is_there = place.held is not None and any(path.exists() for path in databases(place.path))
+    is_there = place.held is not None and any(path.exists() for path in repair.databases(place.path))
     return is_unwritable(fault) if is_there else is_full(fault)

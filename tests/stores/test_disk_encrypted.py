@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import copytree
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from structlog.testing import capture_logs
@@ -186,7 +186,10 @@ async def test_what_is_there_is_encrypted_with_a_new_first_key_at_once(
             assert [await store.get(task.id) for task in made] == made
             running = made[0]
             await store.compare_and_set(running, end := completed(running, clock, LARGE))
-    assert [(log["event"], log["count"]) for log in logs] == [("records_encrypted", 6)]
+    assert [(log["event"], log.get("count")) for log in logs] == [
+        ("records_being_encrypted", None),
+        ("records_encrypted", 6),
+    ]
     with capture_logs() as logs:
         async with opened(directory, clock, keys=Keys([OTHER])) as store:
             assert [await store.get(task.id) for task in (end, *made[1:])] == [end, *made[1:]]
@@ -278,10 +281,78 @@ async def test_a_start_that_cannot_encrypt_what_is_there_serves_it_and_the_next_
         patched.setattr(encrypting, stage, fails)
         async with opened(directory, clock, keys=KEYS) as store:
             assert [await store.get(task.id) for task in made] == made
-    assert (logs[0]["event"], logs[0]["reason"]) == ("store_not_encrypted", "no space left on device")
+    assert [log["reason"] for log in logs if log["event"] == "store_not_encrypted"] == [
+        "no space left on device"
+    ]
     async with opened(directory, clock, keys=KEYS) as store:
         assert [await store.get(task.id) for task in made] == made
         assert SECRET.encode() not in whole(directory)
+
+
+async def test_a_start_that_is_killed_before_it_wipes_is_made_up_for(
+    directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where keys were exchanged: what the old one can read is what a thief of it is after."""
+    await fill(directory, clock, KEYS)
+    ((old,),) = sql(directory, "SELECT value FROM Cache WHERE key = ?", memo_key(SESSION))
+    wipe, wiped = encrypting._wipe, list[None]()
+    with monkeypatch.context() as patched:
+        patched.setattr(encrypting, "_wipe", lambda _: copytree(directory, directory.with_name("killed")))
+        async with opened(directory, clock, keys=Keys([OTHER, KEY])):
+            pass
+    directory = directory.with_name("killed")
+    monkeypatch.setattr(encrypting, "_wipe", lambda connection: wiped.append(wipe(connection)))
+    for _ in range(2):
+        async with opened(directory, clock, keys=Keys([OTHER, KEY])):
+            assert old not in whole(directory)
+    assert len(wiped) == 1
+
+
+async def test_a_database_that_is_being_repaired_is_encrypted_after_that(
+    directory: Path, clock: ManualClock
+) -> None:
+    """Killed in between, the repair would add the plain rows again, beside what became of them."""
+    made = await fill(directory, clock, NO_KEYS)
+    (directory / "damaged-1.unfinished").mkdir()
+    (directory / "cache.db").rename(directory / "damaged-1.unfinished" / "cache.db")
+    for is_encrypted in (False, True):
+        async with opened(directory, clock, keys=KEYS) as store:
+            assert [await store.get(task.id) for task in made] == made
+            table = b"".join(file.read_bytes() for file in directory.glob("cache.db*"))
+            assert (SECRET.encode() in table) != is_encrypted
+
+
+async def test_a_start_that_is_killed_anywhere_while_it_encrypts_loses_nothing(
+    directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract section 9."""
+    made = await fill(directory, clock, NO_KEYS)
+    copies = [directory.with_name(f"killed-{number}") for number in range(10)]
+    left = iter(copies)
+
+    def killed_before(name: str, owner: object = encrypting) -> None:
+        real = getattr(owner, name)
+
+        def copy_first(*args: Any) -> Any:
+            copytree(directory, next(left))
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, copy_first)
+
+    monkeypatch.setattr(encrypting, "_AT_ONCE", 1)
+    killed_before("_encrypted")
+    killed_before("remove", ResultFiles)
+    killed_before("_wipe")
+    killed_before("_set_mark")
+    async with opened(directory, clock, keys=KEYS):
+        monkeypatch.undo()
+    assert next(left, None) is None
+    for copy in copies:
+        async with opened(copy, clock, keys=KEYS) as store:
+            assert [await store.get(task.id) for task in made] == made
+            assert await store.recall(SESSION) == SECRET.encode()
+            assert SECRET.encode() not in whole(copy)
+            assert len(result_files(copy)) == 1
 
 
 async def test_what_cannot_be_encrypted_yet_is_served_and_encrypted_when_it_changes(
