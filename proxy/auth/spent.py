@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from http import HTTPStatus
 from itertools import islice
+from math import inf
 from typing import Final, Protocol
 
 import anyio
@@ -134,10 +135,18 @@ class SpentTokens:
         refusal = self._refused.get(self._key(authorization)) if self._refused else None
         if refusal is not None:
             raise self._unauthorized("refused_upstream", "the server has refused it", refusal[1])
+        if self.good_for_s(authorization) <= 0:
+            raise self.expired()
+
+    def good_for_s(self, authorization: str) -> float:
+        """Until it has expired by its own word; `inf` for one that does not say when."""
         scheme, _, token = authorization.strip().partition(" ")
         expiry = claimed_expiry(token.strip()) if scheme.lower() == "bearer" else None
-        if expiry is not None and expiry + self._leeway_s <= self._clock.wall_ms() / 1000:
-            raise self._unauthorized("expired", "it has expired", ())
+        return inf if expiry is None else expiry + self._leeway_s - self._clock.wall_ms() / 1000
+
+    def expired(self) -> Unauthorized:
+        """What is said of one that has expired."""
+        return self._unauthorized("expired", "it has expired", ())
 
     def _unauthorized(self, reason: str, words: str, challenges: tuple[str, ...]) -> Unauthorized:
         log.info("token_denied", reason=reason)

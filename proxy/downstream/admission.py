@@ -5,16 +5,21 @@ Above: `http`. Below: `auth`. Contract section 8.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
+from math import inf
 from typing import Final
 
 from aiohttp import web
 
 from proxy.auth.challenges import UrlMap
-from proxy.auth.gate import Gate
+from proxy.auth.gate import Gate, TokenGate
 from proxy.auth.spent import SpentTokens
+from proxy.downstream.expiring import while_good
+from proxy.downstream.single import authorization_of
 from proxy.owners import Owner
+from proxy.routing.legacy import Reply
 
 _CHALLENGED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _H_CHALLENGE: Final = "WWW-Authenticate"
@@ -40,7 +45,27 @@ class Admission:
     def refuse_spent(self, http: web.Request) -> None:
         """For what is answered here alone. Raises Unauthorized."""
         if self.spent is not None:
-            self.spent.check(http.headers.get("Authorization"))
+            self.spent.check(authorization_of(http))
+
+    def good_for_s(self, http: web.Request) -> float | None:
+        """How long its token is good for what is answered here; None if nothing says so."""
+        authorization = authorization_of(http)
+        left = inf if self.spent is None or authorization is None else self.spent.good_for_s(authorization)
+        return left if left < inf else None
+
+    def while_good(
+        self, http: web.Request, serving: AbstractAsyncContextManager[Reply]
+    ) -> AbstractAsyncContextManager[Reply]:
+        """The reply, for as long. It raises Unauthorized if there is none before that."""
+        left = self.good_for_s(http)
+        if left is None or self.spent is None:
+            return serving
+        return while_good(serving, left, self.spent.expired)
+
+    @property
+    def verifies_tokens(self) -> bool:
+        """Whether it is known here until when a token is good, whatever the server thinks of it."""
+        return isinstance(self.gate, TokenGate)
 
     def put_right(self, response: web.StreamResponse) -> None:
         """The addresses in the challenges of a response whose head is about to go."""

@@ -9,7 +9,7 @@ call. Streamable HTTP 2026-07-28; contract sections 2 and 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final
 
@@ -160,6 +160,8 @@ class HttpEndpoint:
             if isinstance(request, Notification):
                 return web.Response(status=HTTPStatus.ACCEPTED)
             self._admit(http, request)
+            if request.method == names.SUBSCRIPTIONS_LISTEN:
+                request = replace(request, good_for_s=self._admission.good_for_s(http))
             gauge = self._listens if request.method == names.SUBSCRIPTIONS_LISTEN else self._requests
             with gauge.hold(request.owner):
                 return await self._serve(http, request)

@@ -88,12 +88,13 @@ class LegacyEntrance:
         try:
             if (asks := _first_request(posted)) is None:
                 return await self._serve(http, message)
-            if asks.method in MAY_BE_OURS and concerns_our_tasks(asks.method, asks.params):
+            is_ours = asks.method in MAY_BE_OURS and concerns_our_tasks(asks.method, asks.params)
+            if is_ours:
                 self._admission.refuse_spent(http)
             with counted(asks.method, "legacy", self._metrics, self._clock) as ending:
                 with self._admit(self._requests, owner):
                     if asks.method in names.TASK_METHODS_2025:
-                        response = await self._look_up(http, message)
+                        response = await self._look_up(http, message, is_ours)
                     else:
                         response = await self._serve(http, message)
                 ending.outcome = _outcome_of(response)
@@ -114,7 +115,10 @@ class LegacyEntrance:
         is_stream = message.method is _GET
         try:
             with self._admit(self._listens, owner) if is_stream else nullcontext():
-                return await self._serve(http, message)
+                serving = self._handler.serve(message)
+                if is_stream and self._admission.verifies_tokens:
+                    serving = self._admission.while_good(http, serving)
+                return await self._writer.write(http, serving)
         except UpstreamError as exc:
             return refusal(None, exc, exc.status or HTTPStatus.BAD_GATEWAY)
 
@@ -126,9 +130,13 @@ class LegacyEntrance:
     async def _serve(self, http: web.Request, message: HttpMessage) -> web.StreamResponse:
         return await self._writer.write(http, self._handler.serve(message))
 
-    async def _look_up(self, http: web.Request, message: HttpMessage) -> web.StreamResponse:
-        failed = self._begin_lookup(http, message.owner)
-        return await self._writer.write(http, _looked_up(self._handler.serve(message), failed))
+    async def _look_up(self, http: web.Request, message: HttpMessage, is_ours: bool) -> web.StreamResponse:
+        """Where the task is ours, whoever waits for its end waits as long as the token is good."""
+        serving: AbstractAsyncContextManager[Reply]
+        serving = _looked_up(self._handler.serve(message), self._begin_lookup(http, message.owner))
+        if is_ours and message.is_a(names.TASKS_RESULT):
+            serving = self._admission.while_good(http, serving)
+        return await self._writer.write(http, serving)
 
 
 @asynccontextmanager

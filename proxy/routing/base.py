@@ -23,7 +23,8 @@ class ClientRequest:
     """One modern request. `params` is an object that passed validation; `progress_token` is raw JSON.
 
     `param_headers` maps what stands after `Mcp-Param-`, in lower case, to the value; None where the
-    transport has no headers.
+    transport has no headers. `good_for_s` is how long its token is good for what is answered here, where that
+    is known: a stream about tasks ends then.
     """
 
     id: RequestId
@@ -34,6 +35,7 @@ class ClientRequest:
     progress_token: bytes | None = None
     log_level: str | None = None
     param_headers: Mapping[str, str] | None = field(default=None)
+    good_for_s: float | None = None
 
 
 class Sink(Protocol):

@@ -1,6 +1,7 @@
 """`subscriptions/listen`: list changes, resource updates and task states on one stream.
 
-Above: the router; the handler returns only when the proxy ends the stream. Below: a leased session that
+Above: the router; the handler returns only when the proxy ends the stream, as it does when the token of its
+client expires. Below: a leased session that
 list changes and resource updates come from, the store's watch for tasks, and the `Subscription` that both
 feed. Subscriptions 2026-07-28; Tasks extension, "Task Status Notifications".
 """
@@ -108,7 +109,7 @@ class Listen:
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._serve, subscription, watch, own)
-                    await self._shutdown.wait()
+                    await self._end_of(request)
                     tasks.cancel_scope.cancel()
             except BaseExceptionGroup as group:
                 raise only_fault(group) from None
@@ -116,6 +117,12 @@ class Listen:
                 self.streams -= 1
         result = splice(b"{}", {"resultType": dumps(names.COMPLETE)})
         return ResultAnswer(with_subscription_id(result, request.id.raw))
+
+    async def _end_of(self, request: ClientRequest) -> None:
+        if request.good_for_s is None:
+            await self._shutdown.wait()
+        else:
+            await self._clock.wait(self._shutdown, request.good_for_s)
 
     async def _serve(self, subscription: Subscription, watch: Watch, own: dict[str, _Told]) -> None:
         async with anyio.create_task_group() as tasks:

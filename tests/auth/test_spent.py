@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import inf
 
 import anyio
 import pytest
@@ -204,3 +205,18 @@ async def test_a_store_that_is_broken_keeps_nothing_and_stops_nothing() -> None:
     async with proxy.run() as tokens:
         refusal(tokens, "Bearer one")
         refusal(tokens, "Bearer two")
+
+
+@pytest.mark.parametrize(
+    "authorization, good_for_s",
+    [
+        ("Bearer " + token(ONE, claims(exp=NOW_S + 60)), 62.0),
+        ("bearer  " + token(ONE, claims(exp=NOW_S - 60)), -58.0),
+        ("Bearer " + token(ONE, claims(exp=None)), inf),
+        ("Bearer opaque", inf),
+        ("Basic " + token(ONE, claims(exp=NOW_S + 60)), inf),
+    ],
+)
+def test_a_token_may_say_how_long_it_is_good(authorization: str, good_for_s: float) -> None:
+    """With the leeway, as where it is refused."""
+    assert spent(leeway_s=2.0).good_for_s(authorization) == good_for_s

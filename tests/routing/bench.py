@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -144,12 +144,14 @@ class Exchanged:
 
 @dataclass(eq=False)
 class Client:
-    """`capabilities`: what each request declares. `meta`: what more is in its `_meta`."""
+    """`capabilities`: what each request declares. `meta`: what more is in its `_meta`. `good_for_s`: how long
+    its token is good."""
 
     bench: Bench
     owner: Owner = ANONYMOUS
     capabilities: Mapping[str, Any] = field(default_factory=lambda: {**TASKS, **ASKABLE})
     meta: Mapping[str, Any] = field(default_factory=dict)
+    good_for_s: float | None = None
 
     def but(self, **changes: Any) -> Client:
         """The same client, otherwise."""
@@ -182,6 +184,7 @@ class Client:
         assert isinstance(message, Request)
         given = None if headers is None else _http_headers(message, headers)
         request = read_modern(message, given, self.owner, names.MODERN_VERSIONS)
+        request = replace(request, good_for_s=self.good_for_s)
         exchanged = Exchanged(message.id.value, slow=slow)
 
         async def serve() -> None:

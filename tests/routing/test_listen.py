@@ -264,6 +264,25 @@ async def test_at_the_end_each_stream_gets_its_result(waits_for: str) -> None:
         assert (await listening.result())["resultType"] == "complete"
 
 
+async def test_a_stream_ends_with_its_result_when_the_token_of_its_client_expires() -> None:
+    """Contract section 8: what happens to its tasks afterwards is told to nobody; other streams stay."""
+    async with bench() as rig:
+        client = rig.client()
+        task, call = await rig.task(client)
+        listening = client.but(good_for_s=60.0).listen(toolsListChanged=True, taskIds=[task])
+        other = client.listen(id="other", taskIds=[task])
+        await rig.pass_time(59)
+        assert not listening.done
+        await rig.pass_time(1)
+        assert (await listening.result())["resultType"] == "complete"
+        told = methods(listening)
+        call.answer()
+        await change(rig, "tools")
+        assert methods(listening) == told
+        assert methods(other)[-1] == TASK
+        assert rig.listen.streams == 1
+
+
 # ------------------------------------------------------------------------------ tasks
 
 
