@@ -99,6 +99,7 @@ class Connection(web.RequestHandler):
         self._end_head()
         self._end_write()
         self._wire = None
+        self._body = EMPTY_PAYLOAD  # which does not know us
         super().connection_lost(exc)
 
     async def start(self) -> None:
