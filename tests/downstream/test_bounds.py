@@ -34,7 +34,7 @@ async def get_task_2025(rig: Rig) -> int:
         return response.status
 
 
-async def test_an_owner_whose_calls_are_too_many_is_refused_and_another_is_served() -> None:
+async def test_an_owner_whose_requests_are_too_many_is_refused_and_another_is_served() -> None:
     """SEC-003: 429, with Retry-After and the request's own id."""
     async with http_rig(requests_per_owner=1) as rig:
         sent = rig.send(headers=ADA)
