@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from math import ceil
 from typing import Final
 
@@ -42,14 +41,16 @@ class Gauge:
         self.make_room: Callable[[Owner], bool] | None = None
         self._emptied = Pulse()
 
-    def hold(self, owner: Owner | None = None) -> AbstractContextManager[None]:
+    def hold(self, owner: Owner | None = None) -> Gauge | _Share:
         """One more while inside. Raises LimitReached (429) on entry if `limit` are held already, or the
         owner's share."""
-        return self._one_of(owner)
+        if owner is None or self._per_owner is None:
+            return self
+        return _Share(self, self._shares, owner.key, self._per_owner)
 
     def take(self, owner: Owner) -> Callable[[], None]:
         """As `hold`, until what it returns is called, once."""
-        one = self._one_of(owner)
+        one = self.hold(owner)
         try:
             one.__enter__()
         except LimitReached:
@@ -60,14 +61,9 @@ class Gauge:
 
     def count(self, owner: Owner) -> Callable[[], None]:
         """As `take`, of what is there already: it is not refused."""
-        one = self._one_of(owner)
+        one = self.hold(owner)
         one.add()
         return one.__exit__
-
-    def _one_of(self, owner: Owner | None) -> Gauge | _Share:
-        if owner is None or self._per_owner is None:
-            return self
-        return _Share(self, self._shares, owner.key, self._per_owner)
 
     def has_all_of_one(self, owner: Owner) -> bool:
         """Whether this owner holds as many as one may, however many others hold."""
@@ -76,7 +72,7 @@ class Gauge:
     def __enter__(self) -> None:
         if self.held >= self._limit:
             raise self.reached(self._limit, self._setting)
-        self.add()
+        self.held += 1
 
     def add(self) -> None:
         self.held += 1
