@@ -1,8 +1,8 @@
 """Requirements and tests, held together both ways.
 
 `requirements.yaml` has what the specifications demand; a test names in its docstring the ids that it holds.
-An id that a test names must exist. Every MUST towards modern clients, and everything about 2025 tasks, must
-be named by a test, or stand in `DEFERRED` with the reason.
+An id that a test names must exist, and every row must be named by a test, or stand in `DEFERRED` with the
+reason.
 """
 
 from __future__ import annotations
@@ -36,12 +36,6 @@ ROLES: Final = {
     "all",
 }
 
-OURS: Final = ("TX-", "DISC-", "MRTR-", "SUB-", "HTTP-0", "VER-00")
-"""The families that bind us as a modern server; of the last two the rows of other roles are left out."""
-
-TASKS_2025: Final = "T25-"
-"""Bind us in every role, and are held at every level: their SHOULDs are what clients rely on."""
-
 DEFERRED: Final[Mapping[str, str]] = {
     "TX-NEW-002": "both stores answer reads from what was committed; comes with a replicated store",
 }
@@ -70,17 +64,6 @@ def named_by_tests() -> set[str]:
     return set[str]().union(*(ids_in(tree_of(file), of_tests=True) for file in TESTS.rglob("test_*.py")))
 
 
-def is_required(row: Mapping[str, Any]) -> bool:
-    if row["id"].startswith(TASKS_2025):
-        return True
-    is_ours = row["id"].startswith(OURS) and row["role"] in ("server-modern", "all")
-    return is_ours and row["level"] in ("MUST", "MUST NOT")
-
-
-def required_ids() -> list[str]:
-    return [row["id"] for row in ROWS if is_required(row)]
-
-
 # Both ways.
 
 
@@ -93,14 +76,14 @@ def test_every_id_that_a_test_names_exists() -> None:
     assert unknown == {}
 
 
-def test_what_is_required_is_held_by_a_test() -> None:
+def test_every_row_is_held_by_a_test() -> None:
     held = named_by_tests() | DEFERRED.keys()
-    unheld = [f"{required}: {BY_ID[required]['text']}" for required in required_ids() if required not in held]
+    unheld = [f"{key}: {row['text']}" for key, row in BY_ID.items() if key not in held]
     assert not unheld, "\n".join(unheld)
 
 
-def test_what_is_deferred_is_required_and_held_by_no_test_yet() -> None:
-    assert DEFERRED.keys() <= set(required_ids())
+def test_what_is_deferred_is_a_row_and_held_by_no_test_yet() -> None:
+    assert DEFERRED.keys() <= BY_ID.keys()
     assert DEFERRED.keys() & named_by_tests() == set()
 
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
     ],
 )
 async def test_initialize_is_made_from_discovery(asked: str, granted: str) -> None:
-    """VER-007, VER-012: never `initialize` towards a modern server; no Tasks extension towards a legacy client."""
+    """VER-007, VER-012: the server hears no `initialize`, and the client nothing of the Tasks extension."""
     async with lowered() as at:
         said = {"logging": {}, "extensions": {**TASKS["extensions"], "com.example/x": {"a": 1}}}
         result = await at.greet(asked, **said)
