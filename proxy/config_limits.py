@@ -28,7 +28,7 @@ class LimitsConfig(Section):
     task_creations: PerSecond | None = None
     tasks: AtLeastOne = 100_000
     tasks_per_owner: AtLeastOne | None = None
-    requests: AtLeastOne = 1_000
+    requests: AtLeastOne = 2_000  # more than calls: who waits for all of those can still look after tasks
     requests_per_owner: AtLeastOne | None = None
     calls: AtLeastOne = 1_000
     calls_per_owner: AtLeastOne | None = None
