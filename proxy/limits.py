@@ -150,11 +150,19 @@ class TokenBuckets:
         now = self._clock.monotonic()
         tokens = self._tokens(key, now)
         wait_s = self._wait_s(tokens)
-        self._buckets[key] = (now, tokens if wait_s else tokens - 1)
+        self._keep(key, now, tokens if wait_s else tokens - 1)
+        return wait_s
+
+    def owe(self, key: str) -> None:
+        """Take a token, also one that is not there yet: what was done already is paid for later."""
+        now = self._clock.monotonic()
+        self._keep(key, now, self._tokens(key, now) - 1)
+
+    def _keep(self, key: str, now: float, tokens: float) -> None:
+        self._buckets[key] = (now, tokens)
         self._buckets.move_to_end(key)
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
-        return wait_s
 
     def _tokens(self, key: str, now: float) -> float:
         at, tokens = self._buckets.get(key, (now, self._burst))
@@ -179,8 +187,9 @@ class PollLimit:
 class LookupLimit:
     """How often one peer asks for tasks that are not there for it, against enumeration.
 
-    Each owner of a peer counts alone: many stand behind one gateway, and a guess with somebody's token tells
-    nothing that others do not know. After too many of them nothing is looked up for a while.
+    Each owner of a peer counts alone: many stand behind one gateway, and a guess with somebody's token, or with
+    one that was made up, tells nothing that others do not know. After too many nothing is looked up for a while:
+    the longer, the more ids one request has named.
     """
 
     def __init__(self, per_second: float, clock: Clock) -> None:
@@ -197,8 +206,9 @@ class LookupLimit:
             )
 
         def failed() -> None:
-            self._buckets.take(key)
-            if self._buckets.wait_s(key):
+            had_some = not self._buckets.wait_s(key)
+            self._buckets.owe(key)
+            if had_some and self._buckets.wait_s(key):
                 log.warning("task_lookups_limited", peer=peer)
 
         return failed

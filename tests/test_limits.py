@@ -123,6 +123,22 @@ def test_a_peer_that_guesses_is_let_guess_only_so_fast() -> None:
     assert failed_lookups(limit, "192.0.2.1", ANONYMOUS, 100) == 10
 
 
+def test_one_request_that_names_many_is_waited_for_as_long() -> None:
+    """T25-SEC-004: a listen stream names up to a thousand."""
+    clock = ManualClock()
+    limit = LookupLimit(2, clock)
+    failed = limit.begin("192.0.2.1", ADA)
+    for _ in range(1_000):
+        failed()
+    for waited in range(0, 490, 70):
+        with pytest.raises(LimitReached) as fault:
+            limit.begin("192.0.2.1", ADA)
+        assert fault.value.retry_after_s == 491 - waited
+        clock.jump(70)
+    clock.jump(1)
+    limit.begin("192.0.2.1", ADA)
+
+
 def test_look_ups_that_succeed_cost_nothing_and_others_are_not_hindered() -> None:
     """T25-SEC-004: those at another address, and those with a token at the same one."""
     limit = LookupLimit(2, ManualClock())

@@ -26,7 +26,7 @@ from proxy.downstream.peers import Peers
 from proxy.downstream.posted import Posted, header_era, read_posted
 from proxy.downstream.reply_writer import ReplyWriter, leave_as_given
 from proxy.downstream.responses import Responder, accepts_stream, plain_response, refusal
-from proxy.downstream.single import authorization_of, origins_of
+from proxy.downstream.single import authorization_of, host_of, origins_of
 from proxy.downstream.validation import Headers, Rejection, read_message
 from proxy.downstream.well_known import EVERY_PAGE, WellKnownPages
 from proxy.eras.era import Era
@@ -46,7 +46,6 @@ from proxy.routing.well_known import Documents
 QUIET_S: Final = 10.0  # a stream begins, or gets a comment: whatever is in the middle cuts at 20 or more
 
 _LEGACY: Final = Era.LEGACY  # to name a member of an enum takes a microsecond each time
-_LOOK_UP: Final = names.TASK_METHODS | {names.SUBSCRIPTIONS_LISTEN}
 
 log = get_logger()
 
@@ -149,7 +148,7 @@ class HttpEndpoint:
     async def post(self, http: web.Request) -> web.StreamResponse:
         rid: RequestId | None = None
         try:
-            self.guard.check(http.headers.get("Host"), origins_of(http))
+            self.guard.check(host_of(http), origins_of(http))
             admitted = None if self._admission.gate is None else await self._admission.admit(http)
             body = await self._bodies.read(http)
             posted = read_posted(body, _versions_in(http), self._settings.max_depth)
@@ -178,7 +177,7 @@ class HttpEndpoint:
     async def other(self, http: web.Request) -> web.StreamResponse:
         """GET, HEAD and DELETE belong to legacy sessions (HTTP-028)."""
         try:
-            self.guard.check(http.headers.get("Host"), origins_of(http))
+            self.guard.check(host_of(http), origins_of(http))
             legacy = self._serving_legacy(header_era(_versions_in(http)))
             if legacy is not None and http.method in METHODS:
                 return await legacy.other(http, self._owner(http, await self._admission.admit(http)))
@@ -254,7 +253,7 @@ class HttpEndpoint:
     async def _serve(self, http: web.Request, request: ClientRequest) -> web.StreamResponse:
         """Have the request handled, and write what comes of it as it comes."""
         exchange, responder = Exchange(), Responder(http, request, self._clock, quiet_s=QUIET_S)
-        if request.method in _LOOK_UP:
+        if request.method in names.TASK_METHODS or _names_tasks(request):
             exchange.lookup_failed = self._begin_lookup(http, request.owner)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(handle, self._router, request, exchange)
@@ -270,6 +269,12 @@ class HttpEndpoint:
     def _begin_lookup(self, http: web.Request, owner: Owner) -> Callable[[], None]:
         """See `LookupLimit.begin`."""
         return self._lookups.begin(self._peers.of(http), owner)
+
+
+def _names_tasks(request: ClientRequest) -> bool:
+    """Whether a stream is asked for that may tell of tasks."""
+    raw = request.params.raw
+    return request.method == names.SUBSCRIPTIONS_LISTEN and (b'"taskIds"' in raw or b"\\" in raw)
 
 
 def _versions_in(http: web.Request) -> Sequence[str]:

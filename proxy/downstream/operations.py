@@ -17,6 +17,7 @@ from aiohttp import web
 
 from proxy.downstream.guard import ANYBODY, Guard
 from proxy.downstream.responses import refusal
+from proxy.downstream.single import host_of, origins_of
 from proxy.errors import AccessDenied
 from proxy.metrics import CONTENT_TYPE
 
@@ -72,7 +73,7 @@ class Operations:
 def _guarded(guard: Guard, handler: _Handler) -> _Handler:
     async def handle(http: web.Request) -> web.Response:
         try:
-            guard.check(http.headers.get("Host"), ())
+            guard.check(host_of(http), origins_of(http))
         except AccessDenied as exc:
             return refusal(None, exc)
         return await handler(http)

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from proxy.errors import ClientProtocolError, ErrorCode
+
+
+def host_of(http: web.Request) -> str | None:
+    """For `Guard`. Of a target in absolute form the authority counts, not the header (RFC 9112, 3.2.2); one
+    that is neither that nor a path names nobody."""
+    target: str = http._message.path
+    return http.headers.get("Host") if target[:1] == "/" else urlsplit(target).netloc
 
 
 def origins_of(http: web.Request) -> Sequence[str]:

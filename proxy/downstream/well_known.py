@@ -14,7 +14,7 @@ from aiohttp import web
 from proxy.downstream.guard import Guard
 from proxy.downstream.reply_writer import ReplyWriter
 from proxy.downstream.responses import refusal
-from proxy.downstream.single import origins_of
+from proxy.downstream.single import host_of, origins_of
 from proxy.errors import InternalError, ProxyError, ShuttingDown, UpstreamError
 from proxy.limits import Gauge
 from proxy.logs import get_logger
@@ -45,7 +45,7 @@ class WellKnownPages:
 
     async def get(self, http: web.Request) -> web.StreamResponse:
         try:
-            self._guard.check(http.headers.get("Host"), origins_of(http))
+            self._guard.check(host_of(http), origins_of(http))
             if self._retry_after_s is not None:
                 raise ShuttingDown(retry_after_s=self._retry_after_s)
             with self._requests.hold(ANONYMOUS):  # who asks is not known yet

@@ -50,6 +50,9 @@ _NOT_SENT_ON: Final = _ONE_HOP | {
     *("sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "sec-fetch-user"),
 }
 _NOT_PASSED_BACK: Final = _ONE_HOP
+_OF_BOTH_ENDS: Final = frozenset(
+    {"accept", "authorization", "content-encoding", "content-type", "last-event-id", "www-authenticate"}
+)
 _CORS: Final = "access-control-"
 _ADDED: Final = ("Accept", "Content-Type", "User-Agent")  # by aiohttp, unless it is told not to
 
@@ -226,9 +229,14 @@ def passed_back(response: aiohttp.ClientResponse) -> list[Header]:
 
 
 def _named_by_connection(headers: MultiMapping[str]) -> Collection[str]:
-    """RFC 9110, "Connection": fields that it names belong to the hop, too."""
+    """RFC 9110, "Connection": fields that it names belong to the hop, too, but for those that never do:
+    else a client could have us count a call to an owner of whom the server sees nothing."""
     values = headers.getall("Connection", ())
-    return frozenset(_words(values)) if values else ()
+    return frozenset(word for word in _words(values) if not _is_of_both_ends(word)) if values else ()
+
+
+def _is_of_both_ends(name: str) -> bool:
+    return name in _OF_BOTH_ENDS or name.startswith("mcp-")
 
 
 def _words(values: Sequence[str]) -> Iterator[str]:

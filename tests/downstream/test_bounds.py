@@ -88,13 +88,17 @@ async def test_look_ups_that_succeed_are_not_counted() -> None:
 async def test_ids_that_a_listen_stream_names_in_vain_are_counted() -> None:
     """T25-SEC-004: it says nothing about them, but it is a way to ask for many."""
     async with http_rig(lookups_per_s=0.5) as rig:
-        sent = rig.send(names.SUBSCRIPTIONS_LISTEN, notifications={})
+        sent = rig.send(names.SUBSCRIPTIONS_LISTEN, notifications={"taskIds": ["a"]})
         served = await rig.router.next()
         for _ in range(5):
             served.sink.lookup_failed()
         served.end(LimitReached("over", retry_after_s=1))
         await sent.body()
         assert (await get_task(rig))[0] == 429
+        for named, status in (({"taskIds": ["a"]}, 429), ({"toolsListChanged": True}, 200)):
+            rig.router.always = OK
+            async with rig.post(names.SUBSCRIPTIONS_LISTEN, notifications=named) as response:
+                assert response.status == status
 
 
 async def test_guesses_of_2025_clients_are_counted_with_the_others() -> None:

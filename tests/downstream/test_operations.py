@@ -104,15 +104,16 @@ async def test_a_web_page_with_a_name_for_a_loopback_address_is_told_nothing() -
         rig.operations.add_metrics_to(admin, loopback)
         async with served(admin, "127.0.0.1", 0, ConnectionBounds(1024), setting="admin.listen") as port:
 
-            async def status(path: str, host: str) -> int:
+            async def status(path: str, host: str, **page: str) -> int:
                 at = f"http://127.0.0.1:{port}{path}"
-                async with rig.session.get(at, headers={"Host": host}) as response:
+                async with rig.session.get(at, headers={"Host": host, **page}) as response:
                     return response.status
 
             for path in ("/readyz", "/metrics"):
                 found = [await status(path, host) for host in ("rebound.evil.example", "mcp.example.com")]
                 assert found == [403, 200]
                 assert await status(path, f"localhost:{port}") == 200
+                assert await status(path, f"localhost:{port}", Origin="https://evil.example") == 403
             assert await status("/healthz", "rebound.evil.example") == 200
 
 

@@ -95,6 +95,24 @@ async def test_a_modern_request_says_once_what_it_is(name: str) -> None:
         assert rig.router.seen == []
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://evil.example/mcp", b"403"),
+        ("http://localhost@evil.example/mcp", b"403"),
+        ("http://localhost/mcp", b"200"),
+    ],
+)
+async def test_the_authority_of_a_target_counts_and_not_the_host_beside_it(
+    target: str, status: bytes
+) -> None:
+    """SEC-001; RFC 9112, section 3.2.2."""
+    async with http_rig() as rig, await rig.connect() as stream:
+        rig.router.always = OK
+        await stream.send(raw_post(message(), path=target, more="Connection: close\r\n"))
+        assert (await read_all(stream)).split()[1] == status
+
+
 @pytest.mark.parametrize("order", [["identity", "gzip"], ["gzip", "identity"], ["", "br"]])
 async def test_no_line_hides_that_a_body_is_compressed(order: list[str]) -> None:
     """SEC-003."""

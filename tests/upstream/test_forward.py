@@ -141,6 +141,17 @@ async def test_what_belongs_to_one_hop_or_to_a_browser_ends_here(upstream: FakeH
     assert seen.body == b"{}"
 
 
+async def test_no_client_can_have_us_keep_back_who_it_is(upstream: FakeHttp) -> None:
+    """AUTH-005: by calling that a matter of one hop."""
+    kept = {"Authorization": "Bearer t", "Mcp-Session-Id": "s", "Mcp-Name": "n", "Content-Type": "a/b"}
+    async with forwarder(upstream.url) as to:
+        await ask(
+            to, headers=[*kept.items(), ("Connection", ", ".join(["X-Hop", *kept]).lower())], body=b"{}"
+        )
+    [seen] = upstream.seen
+    assert {name: seen.headers.get(name) for name in kept} == kept
+
+
 @pytest.mark.parametrize(
     "asked, plain, sent",
     [
