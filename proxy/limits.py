@@ -187,9 +187,9 @@ class PollLimit:
 class LookupLimit:
     """How often one peer asks for tasks that are not there for it, against enumeration.
 
-    Each owner of a peer counts alone: many stand behind one gateway, and a guess with somebody's token, or with
-    one that was made up, tells nothing that others do not know. After too many nothing is looked up for a while:
-    the longer, the more ids one request has named.
+    Each owner of a peer counts alone: many stand behind one gateway, and a guess with somebody's token, or
+    with one that was made up, tells nothing that others do not know. After too many nothing is looked up for
+    a while: the longer, the more ids one request has named.
     """
 
     def __init__(self, per_second: float, clock: Clock) -> None:
