@@ -28,7 +28,7 @@ pytestmark = pytest.mark.real
 
 REQUESTS: Final = 400
 LINES: Final = 600
-TEXTS_READ: Final = 1_500
+TEXTS_READ: Final = 600
 EXAMPLES: Final = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 SEED: Final = 20_260_728
 

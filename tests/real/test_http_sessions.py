@@ -60,7 +60,7 @@ async def session(proxy: ProxyProcess, version: str = names.LATEST_LEGACY) -> As
 
 REVISION: Final = "2025-11-25"
 SCENARIOS: Final = 33
-"""Of the newest revision; those of 2025-06-18 are among them, and each starts a server for half a second or two.
+"""Of the newest revision; those of 2025-06-18 are among them, and each starts a server, for a second or so.
 `test_http_legacy` runs both, where no server has to be started."""
 
 
