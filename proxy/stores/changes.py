@@ -60,7 +60,8 @@ class Changes:
     """Used from the event loop. Whoever waits may be cancelled: what was queued is done all the same.
 
     `files` has the result files of the tasks in `index` that have one, by task id; `row_keys` the keys of the
-    rows that stand elsewhere than a new one would. With `keys` rows are encrypted.
+    rows that stand elsewhere than a new one would: each moves with its next change, so that no id stays
+    readable after keys were turned on. With `keys` rows are encrypted.
     """
 
     def __init__(
@@ -95,8 +96,22 @@ class Changes:
         return self._files.get(task_id)
 
     def row_key(self, task_id: str) -> bytes:
-        """Where the row of a task stands, or will: the same as long as it is kept."""
+        """Where the row of a task stands, or will if it is new."""
         return self._row_keys.get(task_id) or row_key(task_id, self._keys)
+
+    def _change(
+        self,
+        task_id: str,
+        record: Record | None,
+        settle: Callable[[str | None], None],
+        *,
+        new_file: str | None = None,
+        old_file: str | None = None,
+    ) -> Change:
+        """Where its row stands elsewhere than a new one would, that is removed with it."""
+        key = row_key(task_id, self._keys)
+        row = None if record is None else encode(record, self._keys, key)
+        return Change(key, row, settle, new_file, old_file, self._row_keys.get(task_id))
 
     async def turn(self, task_id: str) -> None:
         """Wait until no change of this task is on its way. Then decide and begin, without another await."""
@@ -119,9 +134,7 @@ class Changes:
                 record = Record(task=without_result(task), result_file=file, result_size=size)
             settle = partial(self._stored, task, file, pending)
             old_file = self._files.get(task.id)
-            key = self.row_key(task.id)
-            row = encode(record, self._keys, key)
-            self._writer.queue(Change(key, row, settle, new_file=file, old_file=old_file))
+            self._writer.queue(self._change(task.id, record, settle, new_file=file, old_file=old_file))
         except BaseException:
             self._stored(task, file, pending, "it was not begun")
             raise
@@ -149,16 +162,15 @@ class Changes:
             assert task is not None  # it runs, so it does not expire
             assert not task.status.is_terminal  # its end took the note along; the result is not in the index
             self._noted.remove(task_id)
-            key = self.row_key(task_id)
-            row = encode(Record(task=task), self._keys, key)
-            self._writer.queue(Change(key, row, partial(self._note_stored, task_id)))
+            settle = partial(self._note_stored, task_id)
+            self._writer.queue(self._change(task_id, Record(task=task), settle))
             self._notes_on_their_way.add(task_id)
 
     def remove(self, task_id: str) -> Pending:
         """Begin to remove a task that is over, with its result file."""
         pending = Pending()
         settle = partial(self._removed, task_id, pending)
-        self._writer.queue(Change(self.row_key(task_id), None, settle, old_file=self._files.get(task_id)))
+        self._writer.queue(self._change(task_id, None, settle, old_file=self._files.get(task_id)))
         self._pending[task_id] = pending
         return pending
 
@@ -202,6 +214,7 @@ class Changes:
         if file is not None:
             self._files_on_their_way.discard(file)
         if reason is None:
+            self._row_keys.pop(task.id, None)
             self._files.pop(task.id, None)
             if file is not None:
                 self._files[task.id] = file
@@ -222,6 +235,8 @@ class Changes:
         self._notes_on_their_way.discard(task_id)
         if reason is not None:
             self._mark_noted(task_id)
+        else:
+            self._row_keys.pop(task_id, None)
 
     def _mark_noted(self, task_id: str) -> None:
         self._noted.add(task_id)

@@ -1,7 +1,8 @@
 """Encrypts with the first key what a store holds already, and wipes what that leaves behind.
 
 Above: `opening`, before anything is read. Below: `scan`, `records`, `memos`, `results`. It is done where keys
-were turned on, or a new one was put first; the header of the database says for which key it has been done.
+were turned on, or a new one was put first. The rows say what is left to do, their keys too, for an id can act
+as a bearer token; the header of the database says for which first key its unused parts were wiped.
 Records that are damaged, or locked by another key, are left as they are. Contract section 8.
 """
 
@@ -24,7 +25,6 @@ from proxy.stores.faults import is_damaged, reason_of
 from proxy.stores.records import (
     UNREADABLE,
     DamagedData,
-    NewerFormat,
     decode,
     encode,
     is_as_written_now,
@@ -35,14 +35,14 @@ from proxy.stores.rows import CHECK_KEY, LOCK_WAIT_S
 from proxy.stores.scan import Row, all_rows
 
 _NOT_WIPED: Final = 0  # something may be plain, or left of what was; what a new database says
-_SOME_ARE_LOCKED: Final = 1  # nothing is plain, but not all is encrypted with the first key
 _AT_ONCE: Final = 100  # rows of one transaction, whose results are written before it
 
 _log = structlog.get_logger()
 
 
 def expect_plain(directory: Path) -> None:
-    """What is written from now on is not encrypted: the next start that has keys must look for it."""
+    """What is written from now on is not encrypted: the next start that has keys must wipe it. Raises
+    sqlite3.Error; then nothing may be written."""
     with closing(_connect(directory)) as connection:
         if _mark(connection) != _NOT_WIPED:
             _set_mark(connection, _NOT_WIPED)
@@ -53,14 +53,13 @@ def encrypt_rest(directory: Path, results: ResultFiles, keys: Keys) -> None:
     for the next start. Raises sqlite3.DatabaseError if the database is damaged."""
     done = int.from_bytes(keys.first_id[:4], "big", signed=True)
     with closing(_connect(directory)) as connection:
-        if (mark := _mark(connection)) == done:
-            return
         try:
-            count, locked = _encrypt(directory, connection, results, keys)
-            if count or mark == _NOT_WIPED:
+            mark = _mark(connection)
+            count = _encrypt(directory, connection, results, keys)
+            if count or mark != done:
                 _wipe(connection)
                 _tell_of_damaged(directory, connection, results)
-            _set_mark(connection, _SOME_ARE_LOCKED if locked else done)
+                _set_mark(connection, done)
         except (OSError, sqlite3.Error) as exc:
             if is_damaged(exc):
                 raise
@@ -74,11 +73,9 @@ _NOT_ENCRYPTED: Final = "some records are not encrypted with the first key yet; 
 _TAKES_TIME: Final = "once, after a change of keys; a large store takes a while"
 
 
-def _encrypt(
-    directory: Path, connection: sqlite3.Connection, results: ResultFiles, keys: Keys
-) -> tuple[int, int]:
-    """How many rows were encrypted, and how many are locked."""
-    count = locked = 0
+def _encrypt(directory: Path, connection: sqlite3.Connection, results: ResultFiles, keys: Keys) -> int:
+    """How many rows were encrypted."""
+    count = 0
     with closing(_connect(directory)) as reading:
         others = _other_rows(reading, keys)
         while rows := list(islice(others, _AT_ONCE)):
@@ -86,10 +83,8 @@ def _encrypt(
             for row in rows:
                 try:
                     key, value, old_file = _encrypted(row, results, keys)
-                except UNREADABLE as exc:
-                    locked += not isinstance(exc, NewerFormat)
-                except (DamagedData, FileNotFoundError):
-                    continue  # `load` sets it aside
+                except (*UNREADABLE, DamagedData, FileNotFoundError):
+                    continue  # `load` leaves it to others, or sets it aside
                 else:
                     changes.append((key, value, row.rowid))
                     old_files += [] if old_file is None else [old_file]
@@ -102,12 +97,12 @@ def _encrypt(
             for name in old_files:
                 results.remove(name)
             count += len(changes)
-    return count, locked
+    return count
 
 
 def _other_rows(connection: sqlite3.Connection, keys: Keys) -> Iterator[Row]:
     for row in all_rows(connection):
-        if row.is_plain and row.key != CHECK_KEY and not is_as_written_now(row.value, keys):
+        if row.is_plain and row.key != CHECK_KEY and not is_as_written_now(row.key, row.value, keys):
             yield row
 
 

@@ -18,7 +18,7 @@ from proxy.clock import Clock
 from proxy.errors import ConfigError, StoreError
 from proxy.stores import repair
 from proxy.stores.directory import unusable
-from proxy.stores.encrypting import encrypt_rest, expect_plain
+from proxy.stores.encrypting import encrypt_rest
 from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.faults import is_damaged, is_full, is_unwritable, reason_of, root
 from proxy.stores.index import Index
@@ -85,9 +85,9 @@ def _load_rows(place: Place, clock: Clock, wanted_s: float) -> Loaded:
 
 def _load_whole(place: Place, clock: Clock, wanted_s: float) -> Loaded:
     place.make_whole().close()  # this thread's connection
-    if not place.keys:
-        expect_plain(place.path)
-    elif not repair.unfinished(place.path):  # else it takes rows over once more, under the keys that they had
+    if place.keys and not repair.unfinished(
+        place.path
+    ):  # else it takes rows over once more, under the keys that they had
         encrypt_rest(place.path, place.results, place.keys)
     return load(place.path, place.results, clock, place.keys, wanted_s=wanted_s)
 

@@ -19,6 +19,7 @@ from diskcache.core import DBNAME
 
 from proxy.stores import repair
 from proxy.stores.directory import SECRET_BYTES, HeldDirectory
+from proxy.stores.encrypting import expect_plain
 from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.faults import is_damaged
 from proxy.stores.results import ResultFiles
@@ -87,6 +88,8 @@ class Place:
             repair.begin(self.path)  # there is nothing to move; but no result is swept without being kept
         cache = open_cache(self.path, synced=self.synced)
         try:
+            if not self.keys:
+                expect_plain(self.path)  # before the first write, whenever that can be made
             repair.refill(self.path, cache)
         except BaseException:
             cache.close()

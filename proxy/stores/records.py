@@ -144,10 +144,12 @@ def is_encrypted(data: bytes) -> bool:
     return data[len(_LETTERS)] == ENCRYPTED
 
 
-def is_as_written_now(data: bytes, keys: Keys) -> bool:
-    """Whether this row, which need not be sound, says that it is encrypted with the first key."""
+def is_as_written_now(key: bytes, data: bytes, keys: Keys) -> bool:
+    """Whether this row, which need not be sound, says that it is encrypted with the first key; and stands
+    under a key that shows no id. Those of `memos` never do: they begin with a zero byte, too."""
     version = data[len(_LETTERS) : len(_LETTERS) + 1]
-    return version == bytes([ENCRYPTED]) and data.startswith(keys.first_id, HEADER_SIZE)
+    is_encrypted_now = version == bytes([ENCRYPTED]) and data.startswith(keys.first_id, HEADER_SIZE)
+    return is_encrypted_now and key.startswith(b"\0")
 
 
 def seal(payload: bytes, version: int = PLAIN) -> bytes:

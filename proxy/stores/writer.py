@@ -42,7 +42,7 @@ class Change:
 
     `settle` is called in the event loop with None once the change is durable, else with the reason why
     it was not made. `new_file` is a result file that nothing names if the change fails, `old_file` one
-    that nothing names once it is made.
+    that nothing names once it is made. `old_key` is of a row that goes with it.
     """
 
     key: bytes
@@ -50,6 +50,7 @@ class Change:
     settle: Callable[[str | None], None]
     new_file: str | None = None
     old_file: str | None = None
+    old_key: bytes | None = None
 
 
 class Writer:
@@ -129,6 +130,8 @@ class Writer:
             cache = self._open()
             with cache.transact():
                 for change in changes:
+                    if change.old_key is not None:
+                        cache.delete(change.old_key)
                     if change.row is None:
                         cache.delete(change.key)
                     else:

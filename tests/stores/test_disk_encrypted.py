@@ -6,30 +6,34 @@ Contract section 8: "arguments, answers and results can be encrypted at rest".
 from __future__ import annotations
 
 import errno
-from contextlib import AbstractAsyncContextManager
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import copytree
 from typing import Any, Final
 
+import anyio
 import pytest
 from structlog.testing import capture_logs
 
 from proxy.errors import StoreError, TaskConflict, TaskNotFound
-from proxy.stores import encrypting, opening
+from proxy.stores import encrypting, opening, place
 from proxy.stores.base import Store
 from proxy.stores.disk import Durability
 from proxy.stores.encryption import NO_KEYS, Keys
 from proxy.stores.memos import row_key as memo_key
-from proxy.stores.records import row_key, stand_in, stand_in_of_row
+from proxy.stores.opening import open_store
+from proxy.stores.records import Record, encode, row_key, stand_in, stand_in_of_row
 from proxy.stores.results import ResultFiles
 from proxy.stores.rows import UNREAD_KEPT_S, load_without_writing
 from proxy.stores.sharing import GUESTS, open_shared_directory
 from proxy.tasks.lost_call import CallTrace, Repeat, RoundTrace
 from proxy.tasks.task import Task
 from tests.manual_clock import ManualClock
-from tests.stores.disks import LARGE, opened, result_files, sql
+from tests.stores.disks import LARGE, Gate, opened, result_files, sql
 from tests.stores.records import TTL_MS, a_task, asked, completed, failed, moved
 
 pytestmark = pytest.mark.anyio
@@ -267,6 +271,145 @@ async def test_what_another_key_locks_is_encrypted_once_that_is_there(
         assert [await store.get(task.id) for task in made] == made
 
 
+class Killed(BaseException):
+    """The process ended there."""
+
+
+@contextmanager
+def hindered(directory: Path, how: str) -> Iterator[None]:
+    """While a start is to encrypt: a full disk, another program that reads, or `kill -9` and a full disk."""
+    left = 2
+
+    def fails(*args: Any) -> Any:
+        nonlocal left
+        if how == "killed" and left:
+            left -= 1
+            return encrypted(*args)
+        raise Killed if how == "killed" else OSError(errno.ENOSPC, "No space left on device")
+
+    encrypted = encrypting._encrypted
+    with pytest.MonkeyPatch.context() as patched, closing(sqlite3.connect(directory / "cache.db")) as reader:
+        patched.setattr(encrypting, "_AT_ONCE", 1)
+        patched.setattr(encrypting, "LOCK_WAIT_S", 0.02)
+        if how == "locked":
+            reader.execute("BEGIN").execute("SELECT count(*) FROM Cache").fetchone()
+        else:
+            patched.setattr(encrypting, "_encrypted", fails)
+        yield
+        reader.rollback()
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "noted", "changed", "ended", "created", "removed"])
+@pytest.mark.parametrize("how", ["full", "locked", "killed"])
+@pytest.mark.parametrize("before", [NO_KEYS, KEYS], ids=["none", "another"])
+async def test_after_a_start_that_could_not_encrypt_a_good_one_leaves_nothing_to_read(
+    directory: Path, clock: ManualClock, before: Keys, how: str, meanwhile: str
+) -> None:
+    """Whatever tasks did in between: neither what anybody said nor an id, which can act as a bearer token."""
+    keys = Keys([OTHER, KEY])
+    made = await fill(directory, clock, before)
+    values = [value for (value,) in sql(directory, "SELECT value FROM Cache")]
+    for name in result_files(directory):
+        values.append((directory / "results" / name).read_bytes())
+    if how == "killed":
+        with hindered(directory, how), pytest.raises(Killed):
+            open_store(directory, clock, synced=False, keys=keys)
+        how = "full"
+    with hindered(directory, how):
+        async with opened(directory, clock, keys=keys) as store:
+            for task in made[:2]:
+                now = moved(task, clock, status_message=SECRET)
+                if meanwhile == "noted":
+                    await store.note(task, now)
+                elif meanwhile == "changed":
+                    await store.compare_and_set(task, now)
+                elif meanwhile == "ended":
+                    await store.compare_and_set(task, now := completed(task, clock, SECRET_RESULT))
+                elif meanwhile == "created":
+                    await store.create(now := completed(a_task(clock), clock, SECRET_RESULT))
+                    made.append(now)
+                if meanwhile in ("noted", "changed", "ended"):
+                    made[made.index(task)] = now
+            if meanwhile == "removed":
+                await clock.advance(TTL_MS)
+                assert await store.expire() == 3
+    secrets = [SECRET.encode(), *(task.id.encode() for task in made)]
+    for _ in range(2):
+        async with opened(directory, clock, keys=keys) as store:
+            for task in made[:2] if meanwhile == "removed" else made:
+                assert await store.get(task.id) == task
+        found = whole(directory)
+        assert not [secret for secret in secrets if secret in found]
+        assert not [value for value in values if value in found]  # nor what a thief of the old key can read
+        keys = Keys([OTHER])
+
+
+async def test_a_key_that_shows_an_id_is_changed_also_where_all_else_is_done(
+    directory: Path, clock: ManualClock
+) -> None:
+    """As an earlier version left it, whose mark says that nothing is left to do."""
+    made = await fill(directory, clock, KEYS)
+    for task in made:
+        record = encode(Record(task=replace(task, result=None)), KEYS, row_key(task.id))
+        sql(
+            directory,
+            "UPDATE Cache SET key = ?, value = ? WHERE key = ?",
+            *(row_key(task.id), record, row_key(task.id, KEYS)),
+        )
+    assert made[0].id.encode() in whole(directory)
+    async with opened(directory, clock, keys=KEYS) as store:
+        assert await store.get(made[0].id) == made[0]
+    assert not [task for task in made if task.id.encode() in whole(directory)]
+
+
+@pytest.mark.parametrize("keys", [NO_KEYS, KEYS], ids=["off", "on"])
+async def test_a_row_that_stood_under_the_key_of_another_time_is_never_there_twice(
+    directory: Path, clock: ManualClock, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal takes it wherever it stands, also while a change of it is on its way."""
+    task, gone = a_task(clock), completed(a_task(clock), clock)
+    async with opened(directory, clock, keys=NO_KEYS if keys else KEYS) as store:
+        await store.create(task)
+        await store.create(gone)
+    monkeypatch.setattr(opening, "encrypt_rest", lambda *_: None)
+    async with opened(directory, clock, keys=Keys([OTHER, KEY]) if keys else Keys([KEY])) as store:
+        gate = Gate(monkeypatch)
+        gate.shut()
+        await store.note(task, noted := moved(task, clock))
+        store._changes.flush_notes()
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.compare_and_set, noted, end := completed(noted, clock))
+            await gate.reached()
+            gate.open()
+        await clock.advance(TTL_MS)
+        assert await store.expire() == 2
+        with pytest.raises(TaskNotFound):
+            await store.get(end.id)
+    assert sql(directory, "SELECT key FROM Cache") == []
+
+
+async def test_where_plain_rows_come_only_once_the_disk_has_room_the_next_start_with_keys_wipes_them(
+    directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that could write nothing could not leave word of it either."""
+    async with opened(directory, clock, keys=KEYS):
+        pass
+
+    def full(*args: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, "open_cache", full)
+        async with opened(directory, clock) as store:
+            patched.undo()
+            await store.create(task := completed(a_task(clock), clock, SECRET.encode() * 10))
+    async with opened(directory, clock, keys=KEYS) as store:
+        assert await store.get(task.id) == task
+    found = whole(directory)
+    assert SECRET.encode() not in found
+    assert task.id.encode() not in found
+
+
 @pytest.mark.parametrize("stage", ["_encrypted", "_wipe", "_set_mark"])
 async def test_a_start_that_cannot_encrypt_what_is_there_serves_it_and_the_next_tries_again(
     directory: Path, clock: ManualClock, stage: str, monkeypatch: pytest.MonkeyPatch
@@ -365,7 +508,7 @@ async def test_what_cannot_be_encrypted_yet_is_served_and_encrypted_when_it_chan
             running = made[0]
             await store.compare_and_set(running, completed(running, clock, SECRET_RESULT))
     assert [(log["event"], log["count"]) for log in logs] == [("records_not_encrypted", 5)]
-    ((row,),) = sql(directory, "SELECT value FROM Cache WHERE key = ?", row_key(running.id))
+    ((row,),) = sql(directory, "SELECT value FROM Cache WHERE key = ?", row_key(running.id, KEYS))
     assert SECRET.encode() not in row
     with_secret = [
         SECRET.encode() in (directory / "results" / f).read_bytes() for f in result_files(directory)
