@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,15 +19,18 @@ from structlog.testing import capture_logs
 from proxy import audit, logs
 from proxy.audit import Audit
 from proxy.downstream.stdio import LOCAL_USER
+from proxy.eras.era import Era
 from proxy.logs import task_hash
 from proxy.metrics import Denied
 from proxy.owners import ANONYMOUS, Owner
+from proxy.protocol import names
 from proxy.tasks import lifecycle
 from proxy.tasks.policy import Polling
 from proxy.tasks.task import InputAnswer, InputRequest, Task
+from proxy.upstream.probe import UpstreamEra
 from tests.documents import ROOT
 from tests.restored_logging import restored_logging
-from tests.routing.bench import ADA, BOB, bench
+from tests.routing.bench import ADA, BOB, Bench, bench
 from tests.routing.bench_2025 import bench_2025
 from tests.routing.recovery_bench import restarts
 
@@ -208,6 +213,74 @@ async def test_every_event_is_told_once_whichever_way_the_client_goes() -> None:
     ]  # fmt: skip
     assert {line["owner"] for line in events[:5]} == {rig.audit.fingerprint(ADA.key)}
     assert {line["owner"] for line in events[5:]} == {rig.audit.fingerprint(BOB.key)}
+
+
+NO_IDS: Final = ("bogus", "tpx-" + "A" * 31, "tpx-" + "A" * 33, "TPX-" + "A" * 32, "x" * 5_000, "ü", "")
+
+
+@asynccontextmanager
+async def before(server: str) -> AsyncIterator[Bench]:
+    """A modern client before a server of which nothing is known yet, or of this era, maybe with tasks."""
+    async with bench() as rig:
+        known = None if server == "unknown" else Era.LEGACY if server == "legacy" else Era.MODERN
+        rig.listen._upstream_era = lambda: known
+        if known is Era.MODERN:
+            rig.era = UpstreamEra(Era.MODERN)
+            extensions: dict[str, Any] = {names.TASKS_EXTENSION: {}} if server == "modern with tasks" else {}
+            rig.server.answers[names.DISCOVER] = {
+                "supportedVersions": [names.LATEST_MODERN],
+                "capabilities": {"tools": {"listChanged": True}, "extensions": extensions},
+            }
+        yield rig
+
+
+@pytest.mark.parametrize("server", ["legacy", "unknown", "modern"])
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel", "subscriptions/listen"])
+async def test_who_names_what_cannot_be_an_id_of_ours_is_told_of_like_others(
+    method: str, server: str
+) -> None:
+    """T25-SEC-010; the metric and the limit on failed look-ups count the same."""
+    async with before(server) as rig:
+        for count, task_id in enumerate(NO_IDS, 1):
+            with capture_logs() as lines:
+                client = rig.client(owner=BOB)
+                if method == "subscriptions/listen":
+                    asked = client.listen(taskIds=[task_id], toolsListChanged=True)
+                    if server == "modern":
+                        listening = await rig.server.next_call()
+                        listening.say(names.SUBSCRIPTIONS_ACKNOWLEDGED, notifications={})
+                    await rig.settle()
+                    assert [params["notifications"]["taskIds"] for _, params in asked.told] == [[]]
+                    assert asked.failed_lookups == 1
+                    asked.hang_up()
+                else:
+                    _, error = await client.start(method, {"taskId": task_id, "inputResponses": {}}).error()
+                    assert error["code"] == -32602
+            [line] = audited(lines)
+            assert (line["event"], line["task"], line["reason"]) == ("task_access_denied", None, "unknown")
+            assert line["owner"] == rig.audit.fingerprint(BOB.key)
+            assert f'task_lookups_denied_total{{reason="unknown"}} {count}.0' in rig.metrics.text().decode()
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "subscriptions/listen"])
+async def test_where_the_server_has_tasks_it_is_for_it_to_say(method: str) -> None:
+    async with before("modern with tasks") as rig:
+        with capture_logs() as lines:
+            client = rig.client(owner=BOB)
+            if method == "subscriptions/listen":
+                asked = client.listen(taskIds=["theirs"])
+                listening = await rig.server.next_call()
+                granted = {"taskIds": ["theirs"]}
+                listening.say(names.SUBSCRIPTIONS_ACKNOWLEDGED, notifications=granted)
+                await rig.settle()
+                assert [params["notifications"]["taskIds"] for _, params in asked.told] == [["theirs"]]
+                asked.hang_up()
+            else:
+                asked = client.start(method, {"taskId": "theirs"})
+                (await rig.server.next_call()).answer({"resultType": "complete", "taskId": "theirs"})
+                assert (await asked.result())["taskId"] == "theirs"
+        assert audited(lines) == []
+        assert asked.failed_lookups == 0
 
 
 async def test_in_the_dialect_of_2025_the_same_is_told() -> None:

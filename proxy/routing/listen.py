@@ -8,7 +8,7 @@ feed. Subscriptions 2026-07-28; Tasks extension, "Task Status Notifications".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -102,13 +102,14 @@ class Listen:
             granted_ids = None if asked.task_ids is None else tuple(own)
             others = tuple(i for i in asked.task_ids or () if not is_task_id(i))
             if self._upstream_era() is Era.LEGACY:
+                self._deny(request, others, Denied.UNKNOWN, sink)
                 others = ()
             wanted = Filter(asked.lists, asked.resources, granted_ids, others)
             subscription = Subscription(request, sink, wanted)
             self.streams += 1
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._serve, subscription, watch, own)
+                    tasks.start_soon(self._serve, subscription, watch, own, sink)
                     await self._end_of(request)
                     tasks.cancel_scope.cancel()
             except BaseExceptionGroup as group:
@@ -124,10 +125,12 @@ class Listen:
         else:
             await self._clock.wait(self._shutdown, request.good_for_s)
 
-    async def _serve(self, subscription: Subscription, watch: Watch, own: dict[str, _Told]) -> None:
+    async def _serve(
+        self, subscription: Subscription, watch: Watch, own: dict[str, _Told], sink: Sink
+    ) -> None:
         async with anyio.create_task_group() as tasks:
             if subscription.filter.wants_upstream:
-                await tasks.start(self._feed_from_upstream, subscription)
+                await tasks.start(self._feed_from_upstream, subscription, sink)
             subscription.acknowledge()
             await self._tell_tasks(subscription, watch, own)
 
@@ -143,17 +146,19 @@ class Listen:
             try:
                 task = await self._store.get(task_id, result=False)
             except TaskNotFound:
-                self._metrics.lookup_denied(Denied.UNKNOWN)
-                self._audit.denied(request.owner, task_id, Denied.UNKNOWN)
-                sink.lookup_failed()
+                self._deny(request, [task_id], Denied.UNKNOWN, sink)
                 continue
             if task.owner == request.owner.key:
                 own[task_id] = _NOTHING if task.status.is_terminal else _Told.of(task)
             else:
-                self._metrics.lookup_denied(Denied.FOREIGN)
-                self._audit.denied(request.owner, task_id, Denied.FOREIGN)
-                sink.lookup_failed()
+                self._deny(request, [task_id], Denied.FOREIGN, sink)
         return own
+
+    def _deny(self, request: ClientRequest, ids: Iterable[str], reason: Denied, sink: Sink) -> None:
+        for task_id in ids:
+            self._metrics.lookup_denied(reason)
+            self._audit.denied(request.owner, task_id, reason)
+            sink.lookup_failed()
 
     async def _tell_tasks(self, subscription: Subscription, watch: Watch, own: dict[str, _Told]) -> None:
         """Every later state, once and in order. Never returns.
@@ -187,7 +192,7 @@ class Listen:
     # -- lists and resources ------------------------------------------------------------------------
 
     async def _feed_from_upstream(
-        self, subscription: Subscription, *, task_status: StartStatus[None]
+        self, subscription: Subscription, sink: Sink, *, task_status: StartStatus[None]
     ) -> None:
         """Keep a session for the stream, and a new one when it is lost; started when the first is there.
 
@@ -205,6 +210,8 @@ class Listen:
                         _fed(session, subscription) as granted,
                     ):
                         if first:
+                            if not session.info.has_tasks:
+                                self._deny(request, subscription.filter.upstream_ids, Denied.UNKNOWN, sink)
                             subscription.grant(granted)
                             first = False
                             task_status.started()

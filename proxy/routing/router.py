@@ -7,12 +7,13 @@ counted here, for both transports. Contract section 3.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from proxy.clock import Clock
 from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
 from proxy.errors import ProxyError, TaskNotFound
-from proxy.metrics import Denied, Metrics, Outcome
+from proxy.metrics import Metrics, Outcome
 from proxy.protocol import names
 from proxy.routing.base import Answer, ClientRequest, ErrorAnswer, Handler, Sink
 from proxy.routing.bridge import Bridge, unknown_method
@@ -74,8 +75,8 @@ class Router:
         return await self._rows.get(request.method, self._forward)(request, sink)
 
     async def _serve_foreign_task(self, request: ClientRequest, sink: Sink) -> Answer:
-        try:
+        """One that cannot be ours is the server's, where it has tasks. Else it is looked up here all the same,
+        in vain, and told of like any other that is not there."""
+        with suppress(TaskNotFound):
             return await self._forward_task(request, sink)
-        except TaskNotFound:
-            self._metrics.lookup_denied(Denied.UNKNOWN)
-            raise
+        return await self._rows[request.method](request, sink)
