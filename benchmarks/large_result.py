@@ -31,7 +31,7 @@ from proxy.eras.capabilities import ANY_CAPABILITIES
 from proxy.eras.to_modern import ServerInfo
 from proxy.limits import Gauge, PollLimit
 from proxy.metrics import UNSERVED
-from proxy.owners import Owner
+from proxy.owners import Credentials, Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import RawObject, dumps
 from proxy.protocol.jsonrpc import RequestId
@@ -134,7 +134,7 @@ def task_methods(store: DiskStore, clock: Clock) -> TaskMethods:
         raise AssertionError("a poll asked the upstream")
 
     pool = Pool(no_session, PoolSettings(idle_timeout_s=None), clock)
-    runner = Runner(pool, store, POLICY, clock, UNSERVED, Gauge("calls", 1, "limits.calls"))
+    runner = Runner(pool, store, POLICY, clock, UNSERVED, Gauge("calls", 1, "limits.calls"), Credentials())
     changes = TaskChanges(store, runner, POLICY, clock, Audit(b"k" * 32))
     return TaskMethods(changes, POLICY, PollLimit(1_000, clock), clock)
 

@@ -125,7 +125,7 @@ async def assemble(
     limits, share = config.limits, partial(config.limits.per_owner, has_others=config.faces_network)
     calls = Gauge("calls", limits.calls, "limits.calls", per_owner=share("calls"))
     requests = Gauge("requests", limits.requests, "limits.requests", per_owner=share("requests"))
-    runner = Runner(pool, store, policy, clock, metrics, calls)
+    runner = Runner(pool, store, policy, clock, metrics, calls, auth.credentials)
     quota = TaskQuota(
         store, clock, total=limits.tasks, per_owner=share("tasks"), creations_per_s=limits.task_creations
     )

@@ -104,8 +104,10 @@ class LegacyParts:
         return part
 
     def _headers(self, part: OwnersPart, owner: Owner) -> dict[str, str]:
-        """The client's own; after a restart, before it was heard of, its token at least."""
-        return credentials_in(part.headers) or self.upstream.credentials.headers(owner)
+        """The client's own, with the latest of its owner's tokens that may be good, whatever session it came
+        in (contract section 8)."""
+        latest = {name.lower(): value for name, value in self.upstream.credentials.headers(owner).items()}
+        return {**credentials_in(part.headers), **latest}
 
     # -- clients over HTTP --------------------------------------------------------------------------
 

@@ -144,6 +144,9 @@ class TaskNotFound(ProxyError):
 class UpstreamError(ProxyError):
     """The server's: a call could not be carried out. The message names the upstream, no internals."""
 
+    is_for_good: bool = False
+    """Whether the same message would fare no better if it was sent again."""
+
 
 class UpstreamUnavailable(UpstreamError):
     """The upstream could not be reached or started; nothing was sent."""
@@ -151,6 +154,8 @@ class UpstreamUnavailable(UpstreamError):
 
 class ServerGone(UpstreamUnavailable):
     """The session had ended when the message came to it: another one may take it."""
+
+    is_for_good = True
 
 
 class UpstreamTimeout(UpstreamError):
@@ -163,6 +168,8 @@ class UpstreamClosed(UpstreamError):
 
 class SessionLost(UpstreamClosed):
     """The upstream no longer knows the session (404); the next call gets a new one."""
+
+    is_for_good = True
 
 
 class SessionUnknown(SessionLost):
@@ -181,6 +188,7 @@ class UpstreamRefused(UpstreamError):
         super().__init__(message)
         self.status = status
         self.challenges = challenges
+        self.is_for_good = status is HTTPStatus.FORBIDDEN
 
 
 class TaskConflict(ProxyError):

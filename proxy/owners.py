@@ -10,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
+
+import anyio
 
 from proxy.clock import Pulse
 
@@ -64,6 +67,7 @@ class Credentials:
         self._tried: set[Owner] = set()  # of the unused
         self._bytes = 0
         self._noted = Pulse()
+        self._awaited: dict[Owner, list[anyio.Event]] = {}
 
     def may_lack(self, owner: Owner) -> bool:
         """Whether what is sent for this owner may have to wait for one, after a restart."""
@@ -73,6 +77,20 @@ class Credentials:
         """Until this owner has come, and brought along what there is."""
         while owner not in self._used and owner not in self._unused:
             await self._noted.event.wait()
+
+    @contextmanager
+    def next_of(self, owner: Owner) -> Iterator[anyio.Event]:
+        """Inside, the event tells of the next request of this owner whose credential the server has not
+        refused last."""
+        came = anyio.Event()
+        self._awaited.setdefault(owner, []).append(came)
+        try:
+            yield came
+        finally:
+            left = self._awaited[owner]
+            left.remove(came)
+            if not left:
+                del self._awaited[owner]
 
     def note(self, owner: Owner, authorization: str | None, *, is_doubtful: bool = False) -> None:
         """A request of this owner has come with this `Authorization`; a gateway may have sent none along.
@@ -88,6 +106,8 @@ class Credentials:
         kept[owner] = authorization
         self._bytes += len(authorization or "") - len(old or "")
         self._noted.beat()
+        for came in self._awaited.get(owner, ()) if self._awaited and not is_doubtful else ():
+            came.set()
         while self._bytes > self.MAX_BYTES or len(self._used) + len(self._unused) > self.MAX_OWNERS:
             self._forget_another_than(owner)
 

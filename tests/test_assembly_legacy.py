@@ -158,4 +158,14 @@ async def test_after_a_restart_the_owners_token_is_used_until_it_is_heard_of_aga
         part = parts.legacy.passed.part(PassedSession("s", SessionFacts(), info), ADA)
         assert parts.legacy._headers(part, ADA) == {}
         parts.upstream.credentials.note(ADA, "Bearer t")
-        assert parts.legacy._headers(part, ADA) == {"Authorization": "Bearer t"}
+        assert parts.legacy._headers(part, ADA) == {"authorization": "Bearer t"}
+
+
+async def test_a_task_uses_its_owners_latest_token_whatever_session_that_came_in() -> None:
+    """Contract section 8. A message with one that the server has refused does not bring that back."""
+    async with assembled(URL) as (parts, _):
+        info = ServerInfo("2025-11-25", b"{}", None, None)
+        part = parts.legacy.passed.part(PassedSession("s", SessionFacts(), info), ADA)
+        parts.upstream.credentials.note(ADA, "Bearer new")
+        part.headers = [("AUTHORIZATION", "Bearer old"), ("Cookie", "c=1")]
+        assert parts.legacy._headers(part, ADA) == {"authorization": "Bearer new", "cookie": "c=1"}

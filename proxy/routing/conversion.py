@@ -141,6 +141,10 @@ class Conversion:
             match _next_step(rnd, due or left_s <= 0):
                 case _Step.ANSWER:
                     return _final_answer(call)
+                case _Step.REFUSED:
+                    assert call.refusal is not None
+                    self._parking.open_again(rnd)
+                    raise call.refusal
                 case _Step.CONVERT:
                     handle = await self._convert(rnd)
                     if handle is not None:
@@ -249,6 +253,7 @@ class Conversion:
 
 class _Step(Enum):
     ANSWER = auto()
+    REFUSED = auto()
     CONVERT = auto()
     ASK = auto()
     WAIT = auto()
@@ -259,6 +264,8 @@ def _next_step(rnd: Round, due: bool) -> _Step:
     call = rnd.call
     if call.ended:
         return _Step.ANSWER
+    if call.refusal is not None:
+        return _Step.REFUSED
     may_convert = rnd.may_convert and not (call.info is not None and call.info.has_tasks)
     if call.questions:
         into_task = may_convert and call.policy.input is InputMode.TASK

@@ -121,7 +121,7 @@ class Follower:
     def _noted(self, now_ms: int) -> Task:
         """The record with the news of its progress; itself where there are none."""
         call = self.call
-        text = call.waits_for if call.sent_at is None else call.progress_text()
+        text = call.held_up or (call.waits_for if call.sent_at is None else call.progress_text())
         return lifecycle.noted(self.task, text or lifecycle.WORKING_MESSAGE, now_ms)
 
     def _ended(self, now_ms: int) -> Task:

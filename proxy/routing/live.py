@@ -17,7 +17,7 @@ import anyio
 from proxy.clock import Pulse
 from proxy.eras.capabilities import ClientCapabilities, Missing
 from proxy.eras.to_modern import ServerInfo, lift_question
-from proxy.errors import ErrorCode, ProxyError
+from proxy.errors import ErrorCode, ProxyError, UpstreamRefused
 from proxy.logs import get_logger
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import RequestId, error_object
@@ -110,6 +110,9 @@ class LiveCall:
     of the stream, `round` what a modern server's next round needs while that waits for answers, `was_sent`
     whether the call was sent, by whatever process; `runs_upstream`: as a task of the upstream's own.
 
+    `held_up` says in words what an answer of the client waits for on its way to the server; `refusal` is what
+    the server says to the token that it came with, where the client can come again with another.
+
     `changed` beats at every change, `turned` only when the call ends or begins or stops to wait for input.
     `questions` holds what is open, by key, in the order asked. A call has ended when `ended`: with an
     `outcome`, or with a `loss`, or because we `stopped` it, also for what the client is `missing`.
@@ -142,6 +145,8 @@ class LiveCall:
     was_sent: bool = False
     may_be_stored_unsent: bool = False
     waits_for: str = WAITING_FOR_PROCESS
+    held_up: str | None = None
+    refusal: UpstreamRefused | None = None
     before: Callable[[], Awaitable[None]] | None = None
     left_round: Callable[[LiveCall], Awaitable[bytes]] | None = None
     next_params: bytes | None = None
@@ -252,6 +257,7 @@ class LiveCall:
         """From now on this request of the client is answered: what it declared counts."""
         self.capabilities = request.capabilities
         self.log_level = request.log_level
+        self.refusal = None
 
     def wait_for_start(self) -> None:
         """A process or session is being started for the call (and maybe for others)."""
@@ -295,8 +301,26 @@ class LiveCall:
         """A bound of ours is over."""
         if not self.ended:
             self.limit_passed = True
+            self.give_up(loss)
+
+    def give_up(self, loss: ProxyError) -> None:
+        """It cannot go on: the upstream is told, and not waited for."""
+        if not self.ended:
             self._end(loss=loss)
             self.scope.cancel()
+
+    def is_held_up(self, words: str | None) -> None:
+        """An answer waits for this on its way to the server; None: no longer."""
+        if self.held_up != words:
+            self.held_up = words
+            self.changed.beat()
+
+    def reopen(self, asked: OpenQuestion, refusal: UpstreamRefused) -> None:
+        """The answer to this question was not taken, for its token: the client may come with another one."""
+        if not self.ended:
+            self.questions[asked.request.key] = asked
+            self.refusal = refusal
+            self._turn()
 
     def _end(
         self, *, outcome: Outcome | None = None, loss: ProxyError | None = None, stopped: str | None = None

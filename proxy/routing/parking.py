@@ -121,6 +121,15 @@ class Parking:
             raise ClientProtocolError(ErrorCode.INVALID_PARAMS, _OVER)
         return parked
 
+    def open_again(self, rnd: Round) -> None:
+        """The token of this retry was refused, and what it answered is open as before: the client may come
+        again with another token, if its time is not over."""
+        parked = next((parked for parked in self._parked.values() if parked.round is rnd), None)
+        if parked is None:
+            rnd.call.stop("the client did not come back with its answers")
+        else:
+            parked.round = None
+
     def stop_all(self) -> None:
         """At the drain: whoever is parked has nobody who could come back in time."""
         for parked in self._parked.values():

@@ -9,7 +9,7 @@ at any point. Contract sections 4 and 9.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Final
 
@@ -37,12 +37,14 @@ from proxy.errors import (
 from proxy.limits import Gauge
 from proxy.logs import get_logger
 from proxy.metrics import Metrics
+from proxy.owners import Credentials
 from proxy.protocol import names
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing import modern_input, url_elicitations
 from proxy.routing.base import ClientRequest
+from proxy.routing.delivery import Delivery
 from proxy.routing.following import Follower
-from proxy.routing.live import LiveCall
+from proxy.routing.live import LiveCall, OpenQuestion
 from proxy.routing.mirrored import headers_of, should_be_built_anew
 from proxy.routing.upstream_task import UpstreamTask, is_wanted
 from proxy.stores.base import TaskStore
@@ -52,7 +54,6 @@ from proxy.upstream.base import Failure, Outcome, Question
 from proxy.upstream.pool import Pool
 from proxy.upstream.session import LegacySession
 
-ANSWER_RETRY_S: Final = 0.5
 LOOK_AGAIN_S: Final = 1.0
 OLD_SESSIONS: Final = 3  # of a server that was restarted, which one call is tried on before a further one
 
@@ -71,7 +72,9 @@ class Runner:
         clock: Clock,
         metrics: Metrics,
         bound: Gauge,
+        credentials: Credentials,
     ) -> None:
+        self._delivery = Delivery(credentials, clock)
         self._metrics = metrics
         self._bound = bound
         self._pool = pool
@@ -142,14 +145,17 @@ class Runner:
     def resume(self, call: LiveCall, request: ClientRequest, answers: Mapping[str, bytes]) -> None:
         """A later request of the client goes on with the call, and brings answers to open questions."""
         call.goes_on_with(request)
-        self.spawn(self._resume, call, call.take(answers), answers)
+        asked = {key: call.questions[key] for key in answers if key in call.questions}
+        call.take(asked)
+        self.spawn(self._resume, call, asked, answers)
 
     async def _resume(
-        self, call: LiveCall, questions: Mapping[str, Question], answers: Mapping[str, bytes]
+        self, call: LiveCall, asked: Mapping[str, OpenQuestion], answers: Mapping[str, bytes]
     ) -> None:
         if call.session is not None:
             await self._keep_log_level(call, call.session)
-        await self._send_answers(questions, answers)
+        questions = {key: one.question for key, one in asked.items()}
+        await self._delivery.deliver(call, questions, answers, asked)
 
     async def meet(self, request: ClientRequest) -> None:
         """Start a session for this client if there is none. Raises UpstreamError."""
@@ -296,27 +302,6 @@ class Runner:
             self.spawn(session.doubt)
         return outcome
 
-    async def _send_answers(
-        self, questions: Mapping[str, Question], answers: Mapping[str, bytes]
-    ) -> Sequence[str]:
-        """The keys of those that reached their askers."""
-        return [key for key, one in questions.items() if await self._send_answer(one, answers[key])]
-
-    async def _send_answer(self, question: Question, value: bytes) -> bool:
-        """Hand one answer to the asker. After a broken send it is sent once more, under the same id."""
-        try:
-            await question.answer(value)
-            return True
-        except UpstreamError as exc:
-            log.warning("answer_not_delivered", reason=exc.message, again_in_s=ANSWER_RETRY_S)
-        await self._clock.sleep(ANSWER_RETRY_S)
-        try:
-            await question.answer(value)
-            return True
-        except UpstreamError as again:
-            log.error("answer_not_delivered", reason=again.message)
-            return False
-
     # -- limits -------------------------------------------------------------------------------------
 
     async def _keep_limits(self, call: LiveCall) -> None:
@@ -402,7 +387,7 @@ class Runner:
     async def _deliver(
         self, follower: Follower, questions: Mapping[str, Question], answers: Mapping[str, bytes]
     ) -> None:
-        delivered = await self._send_answers(questions, answers)
+        delivered = await self._delivery.deliver(follower.call, questions, answers)
         if delivered and follower.call.round is None:  # else they go out with the next round
             await follower.forget_answers(delivered)
 

@@ -29,6 +29,9 @@ from proxy.upstream.base import Verdicts
 
 OUTCOME_UNKNOWN: Final = "outcome unknown: whether it ran cannot be told"
 
+TRY_AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+"""Statuses that say that the same request may fare better later."""
+
 MAX_REDIRECTS: Final = 5
 _REDIRECTS_FOLLOWED: Final = (307, 308)  # the two that keep method and body
 _MAX_WORDS: Final = 200  # of an error page, for people
@@ -68,6 +71,7 @@ class UnexpectedStatus(UpstreamProtocolError):
     def __init__(self, message: str, upstream_status: int) -> None:
         super().__init__(message)
         self.upstream_status = upstream_status
+        self.is_for_good = 400 <= upstream_status < 500 and upstream_status not in TRY_AGAIN
 
 
 class Answer:

@@ -41,7 +41,7 @@ from proxy.upstream import replies
 from proxy.upstream.acceptance import REFUSED, Handovers, error_body, fault
 from proxy.upstream.base import NO_HEADERS, Headers, Receiver, StreamPosition, Verdicts
 from proxy.upstream.cursor import Cursor
-from proxy.upstream.endpoint import OUTCOME_UNKNOWN, Answer, Endpoint
+from proxy.upstream.endpoint import OUTCOME_UNKNOWN, TRY_AGAIN, Answer, Endpoint
 
 CONNECT_TIMEOUT_S: Final = 15.0  # name, TCP and TLS; after that only the call's own limits count
 IDLE_CONNECTION_S: Final = 3.0  # servers close idle ones at 5 s; a POST into that is an unknown outcome
@@ -55,7 +55,6 @@ RESUME_ATTEMPTS: Final = 5  # in a row that bring nothing new
 QUIET_FIRST_S: Final = 4.0  # of a resumed stream: some servers replay what was missed, and no more
 QUIET_LAST_S: Final = 60.0
 
-_TRY_AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _JSON: Final = ("application/json", "")  # a server that names no type is taken at its word
 
 Elsewhere: TypeAlias = Callable[[int, int, bytes], Awaitable[bool]]
@@ -400,7 +399,7 @@ class HttpTransport:
     def _judge_get(self, status: int, cursor: Cursor) -> _End:
         """Servers say in many ways that they have no GET stream; 404 does not mean the session until a
         stream of it was open (the next POST tells). A token that ran out may be followed by a new one."""
-        if status in _TRY_AGAIN or (cursor.opened and status in REFUSED):
+        if status in TRY_AGAIN or (cursor.opened and status in REFUSED):
             return _End.BROKEN
         if status == HTTPStatus.NOT_FOUND and cursor.opened and self._session_id is not None:
             return _End.SESSION_GONE

@@ -23,7 +23,7 @@ from proxy.eras.era import Era
 from proxy.errors import ProxyError
 from proxy.limits import Gauge, PollLimit
 from proxy.metrics import Metrics
-from proxy.owners import ANONYMOUS, Owner
+from proxy.owners import ANONYMOUS, Credentials, Owner
 from proxy.protocol import jsonrpc, names
 from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import Request
@@ -245,6 +245,7 @@ class Bench:
         self.memory = MemoryStore(self.clock)
         self.store = TroubledStore(self.memory)
         self.policy = policy
+        self.credentials = Credentials()
         self.era: UpstreamEra | None = None
         self.has_headers = False  # as over HTTP
         self._settings = settings
@@ -262,7 +263,9 @@ class Bench:
         self.pool = Pool(self._session, self._settings, self.clock, self.metrics)
         total, of_one = self._at_most
         self.calls = Gauge("calls", total, "limits.calls", per_owner=of_one)
-        self.runner = Runner(self.pool, self.store, self.policy, self.clock, self.metrics, self.calls)
+        self.runner = Runner(
+            self.pool, self.store, self.policy, self.clock, self.metrics, self.calls, self.credentials
+        )
         self.quota = TaskQuota(self.store, self.clock, **self._quota)
         self.conversion = Conversion(
             self.runner,

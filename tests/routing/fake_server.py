@@ -163,6 +163,9 @@ class Wire:
         if (fault := self._server.send_fault) is not None and call is None:
             raise fault
         parsed = json.loads(message, parse_int=lambda text: int(text) if len(text) < 1_000 else text)
+        if "result" in parsed and (fault := self._server.answer_fault) is not None:
+            self._server.answers_refused += 1
+            raise fault
         self.heard.append(parsed)
         if "method" not in parsed:
             self._take_answer(parsed)
@@ -269,6 +272,8 @@ class FakeServer:
         self.may_start.set()
         self.start_fault: str | None = None
         self.send_fault: UpstreamError | None = None
+        self.answer_fault: UpstreamError | None = None  # of answers to its questions alone
+        self.answers_refused = 0
         self.dies_unseen = False  # and the next request is the first to learn of it
         self.reads = anyio.Event()
         self.reads.set()

@@ -62,6 +62,7 @@ class Restarts:
     async def start(self, *, policy: Policy | None = None) -> None:
         rig = self.rig
         rig.policy = policy or rig.policy
+        rig.credentials = self.credentials
         rig.start_over()
         self._places = {}
         await rig.tasks.start(rig.pool.run)
