@@ -52,7 +52,7 @@ class AuthParts:
         if self.keys is not None:
             report["issuer_keys"] = "ok" if self.keys.are_there else "could not be had yet"
         if self.tokens is not None:
-            report["credential"] = "ok" if self.tokens.is_ready else "could not be had"
+            report["credential"] = self.tokens.words()
         return report
 
     async def run(self, *, task_status: StartStatus[None]) -> None:

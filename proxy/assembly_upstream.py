@@ -83,7 +83,12 @@ class Upstream:
 
     def transport(self, owner: Owner) -> Transport:
         """A transport that knows the upstream's era, or finds it out before it is started."""
-        return ProbingTransport(lambda: self._plain_transport(owner), self.known_era, self.probe_params)
+        return ProbingTransport(
+            lambda: self._plain_transport(owner),
+            self.known_era,
+            self.probe_params,
+            self.auth.verdicts.held_up_within,
+        )
 
     def _matching_transport(self, owner: Owner) -> Transport:
         """For one legacy client: plain before a legacy server, lowered before a modern one."""

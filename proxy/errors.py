@@ -152,6 +152,10 @@ class UpstreamUnavailable(UpstreamError):
     """The upstream could not be reached or started; nothing was sent."""
 
 
+class NoCredential(UpstreamUnavailable):
+    """The proxy has no credential of its own at the moment, and nothing is sent without one."""
+
+
 class ServerGone(UpstreamUnavailable):
     """The session had ended when the message came to it: another one may take it."""
 

@@ -10,6 +10,7 @@ import pytest
 from multidict import CIMultiDict
 
 from proxy.assembly_auth import AuthParts, assemble_auth
+from proxy.auth.client_credentials import PAUSE_S
 from proxy.auth.gate import GatewayGate, TokenGate
 from proxy.auth.own_credential import OwnCredential
 from proxy.auth.spent import SpentTokens
@@ -18,11 +19,15 @@ from proxy.downstream.stdio import LOCAL_USER
 from proxy.stores.memory import MemoryStore
 from tests.auth.issuer import ISSUER, ONE, key_set
 from tests.manual_clock import ManualClock
+from tests.upstream.fake_http import FakeHttp
+from tests.upstream.fake_http import status as answering
+from tests.upstream.told import until
 
 pytestmark = pytest.mark.anyio
 
 PUBLIC = "https://p.example/mcp"
 JWT = {"issuer": ISSUER, "jwks_file": "/nowhere"}
+OWN = {"mode": "own_resource", "jwt": JWT}
 GATEWAY = {"header": "X-User", "trusted": ["127.0.0.1"]}
 
 
@@ -60,7 +65,7 @@ async def test_a_resource_of_our_own_has_metadata_and_gives_the_server_nothing_t
     None
 ):
     """AUTH-004."""
-    parts = await assembled({"mode": "own_resource", "jwt": JWT}, public_url=PUBLIC)
+    parts = await assembled(OWN, public_url=PUBLIC)
     assert isinstance(parts.admission.gate, TokenGate)
     assert parts.metadata is not None
     assert parts.verdicts.is_ours
@@ -85,6 +90,32 @@ async def test_a_client_on_stdio_may_have_the_server_see_a_credential() -> None:
     parts = await assembled({"upstream": {"headers": {"X-Key": "k"}}}, listen="stdio")
     assert parts.credentials.headers(LOCAL_USER) == {"X-Key": "k"}
     assert parts.admission.gate is None
+
+
+async def test_a_credential_that_the_server_refuses_is_told_to_those_who_run_it() -> None:
+    """As long as there is no other; contract section 9."""
+    async with FakeHttp().serving() as http:
+        granted = b'{"access_token":"t","token_type":"Bearer"}'
+        http.handlers["POST"] = answering(200, granted)
+        upstream = {"token_url": http.url, "client_id": "us", "client_secret": "hunter2"}
+        settings = {"upstream": {"url": "http://127.0.0.1:9/mcp"}, "auth": {**OWN, "upstream": upstream}}
+        config = Config.model_validate({"public_url": PUBLIC, **settings})
+        clock = ManualClock()
+        with anyio.fail_after(5):
+            async with aiohttp.ClientSession() as client, anyio.create_task_group() as tasks:
+                parts = assemble_auth(config, b"s" * 32, client, clock, MemoryStore(clock))
+                assert parts.report()["credential"] == "could not be had"
+                await tasks.start(parts.run)
+                assert parts.report()["credential"] == "ok"
+                http.handlers["POST"] = answering(401)
+                parts.verdicts.answered("Bearer t", 401, ())
+                assert "refused" in parts.report()["credential"]
+                await clock.advance(PAUSE_S)
+                await until(lambda: len(http.seen) >= 2)
+                assert "refused" in parts.report()["credential"]
+                parts.verdicts.answered("Bearer t", 200, ())
+                assert parts.report()["credential"] == "ok"
+                tasks.cancel_scope.cancel()
 
 
 async def test_what_is_missing_is_told_to_those_who_run_it(tmp_path: Any) -> None:

@@ -9,23 +9,26 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 from urllib.parse import quote
 
 import aiohttp
 import anyio
 
-from proxy.auth.sources import SourceError, post_form
+from proxy.auth.sources import FETCH_TIMEOUT_S, SourceError, post_form
 from proxy.clock import Clock, Pauses, Pulse
-from proxy.errors import UpstreamUnavailable
+from proxy.errors import NoCredential
 from proxy.logs import get_logger
 from proxy.protocol.envelope import JsonError, check, loads
 
 LIFETIME_S: Final = 300.0  # of a token of which nobody said how long it lives
 RENEWED_AT: Final = 0.8  # of its life
 PAUSE_S: Final = 2.0  # between two tokens, whatever the server says to them
-RETRY_FIRST_S: Final = 1.0
+REST_S: Final = 1.0  # after one was asked for in vain, whoever wants it
+RETRY_FIRST_S: Final = 1.0  # after that, if nobody wants it
 RETRY_LAST_S: Final = 60.0
+RENEWAL_S: Final = PAUSE_S + FETCH_TIMEOUT_S + 1.0  # the longest that a request waits for another one
 _MAX_DEPTH: Final = 16
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+\Z")
 
@@ -53,6 +56,10 @@ class ClientCredentials:
         self._clock = clock
         self._value: str | None = None
         self._ends = 0.0
+        self._is_refused = False
+        self._is_resting = False
+        self._waiting = 0
+        self._waited_until = -inf
         self._fault = "it was not fetched yet"
         self._wanted = anyio.Event()
         self._tried = Pulse()
@@ -62,15 +69,48 @@ class ClientCredentials:
 
     @property
     def is_ready(self) -> bool:
-        return self._value is not None and self._clock.monotonic() < self._ends
+        """Whether there is one, and the server has not refused it last."""
+        return self._has() and not self._is_refused
+
+    def words(self) -> str:
+        """For `/readyz`."""
+        if self._has():
+            return "refused by the server, and no other could be had" if self._is_refused else "ok"
+        return "could not be had"
+
+    def _has(self, *, other_than: str | None = None) -> bool:
+        is_there = self._value is not None and self._clock.monotonic() < self._ends
+        return is_there and self._value != other_than
 
     def authorization(self) -> str:
-        """The header's value. Raises UpstreamUnavailable while there is none."""
-        if self._value is None or not self.is_ready:
-            raise UpstreamUnavailable(
+        """The header's value, be it that of one that was refused: the server may take it again. Raises
+        NoCredential while there is none."""
+        if self._value is None or not self._has():
+            raise NoCredential(
                 f"the proxy has no credential for the server (auth.upstream.token_url): {self._fault}"
             )
         return self._value
+
+    async def another(self, refused: str | None) -> bool:
+        """Whether there is another one than `refused`; than none at all, if that is None.
+
+        One is asked for if need be, one at a time, and waited for, bounded; but not where that was in vain a
+        moment ago.
+        """
+        if not self._has(other_than=refused) and not self._is_resting:
+            tried = self._tried.event
+            self._wanted.set()
+            self._waiting += 1
+            try:
+                await self._clock.wait(tried, RENEWAL_S)
+            finally:
+                self._waiting -= 1
+                self._waited_until = self._clock.monotonic()
+        return self._has(other_than=refused)
+
+    def held_up_within(self, seconds: float) -> bool:
+        """Whether a request has waited for one in the last seconds."""
+        return self._waiting > 0 or self._clock.monotonic() - self._waited_until < seconds
 
     async def wait_ready(self) -> None:
         """Until there is a token."""
@@ -81,20 +121,28 @@ class ClientCredentials:
         """Until one was asked for, in vain or not. To be called before anything ran."""
         await self._tried.event.wait()
 
-    def refused(self, authorization: str) -> None:
-        """The server does not take it: another one is fetched, soon."""
-        if authorization == self._value:
+    def answered(self, authorization: str, *, is_refused: bool) -> None:
+        """The server does not take it: another one is fetched, soon. Or it does."""
+        if authorization != self._value:
+            return
+        if is_refused:
             self._wanted.set()
+            if not self._is_refused:
+                log.warning("own_token_refused")
+        self._is_refused = is_refused
 
     async def run(self) -> None:
         """Have a token at hand until cancelled."""
         pauses = Pauses(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
-            self._wanted = anyio.Event()
             lifetime_s = await self._renew()
+            self._wanted = anyio.Event()  # whoever wanted one has been served
+            self._is_resting = lifetime_s is None
             self._tried.beat()
             if lifetime_s is None:
-                await pauses.one(self._clock)
+                await self._clock.sleep(REST_S)
+                self._is_resting = False
+                await pauses.one(self._clock, self._wanted)
                 continue
             pauses.over()
             await self._clock.sleep(min(PAUSE_S, lifetime_s * RENEWED_AT))
@@ -109,7 +157,7 @@ class ClientCredentials:
             self._fault = str(exc)
             log.warning("own_token_not_fetched", reason=self._fault)
             return None
-        self._value, self._ends = value, asked + lifetime_s
+        self._value, self._ends, self._is_refused = value, asked + lifetime_s, False
         log.info("own_token_fetched", lifetime_s=round(lifetime_s))
         return lifetime_s
 

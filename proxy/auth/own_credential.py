@@ -13,6 +13,8 @@ from typing import Final
 from proxy.auth.client_credentials import ClientCredentials
 from proxy.owners import Credentials, Owner
 
+_SERVER_ERROR: Final = 500  # from here on a status says nothing of a credential
+
 
 class OwnCredential(Credentials):
     """Fixed headers, and a token if there are `tokens`. Implements `upstream.base.Verdicts`, too."""
@@ -41,12 +43,21 @@ class OwnCredential(Credentials):
         """What clients send is for us alone (AUTH-004)."""
 
     def headers(self, owner: Owner) -> dict[str, str]:
-        """The headers that carry it. Raises UpstreamUnavailable while there is no token."""
+        """The headers that carry it. Raises NoCredential while there is no token."""
         if self._tokens is None:
             return dict(self._headers)
         return {**self._headers, "Authorization": self._tokens.authorization()}
 
     def answered(self, authorization: str | None, status: int, challenges: Sequence[str]) -> None:
         """See `upstream.base.Verdicts`."""
-        if status == HTTPStatus.UNAUTHORIZED and authorization is not None and self._tokens is not None:
-            self._tokens.refused(authorization)
+        is_refused = status == HTTPStatus.UNAUTHORIZED
+        if authorization is not None and self._tokens is not None and (is_refused or status < _SERVER_ERROR):
+            self._tokens.answered(authorization, is_refused=is_refused)
+
+    async def another(self, refused: str | None) -> bool:
+        """See `upstream.base.Verdicts`. Fixed headers cannot be renewed."""
+        return self._tokens is not None and await self._tokens.another(refused)
+
+    def held_up_within(self, seconds: float) -> bool:
+        """See `upstream.base.Verdicts`."""
+        return self._tokens is not None and self._tokens.held_up_within(seconds)

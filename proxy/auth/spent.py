@@ -124,6 +124,14 @@ class SpentTokens:
         elif self._refused and HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             self._take_back(self._key(authorization))
 
+    async def another(self, refused: str | None) -> bool:
+        """See `upstream.base.Verdicts`. Only the client can have another one."""
+        return False
+
+    def held_up_within(self, seconds: float) -> bool:
+        """See `upstream.base.Verdicts`."""
+        return False
+
     def _take_back(self, key: bytes) -> None:
         if self._refused.pop(key, None) is not None:
             self._changed.set()

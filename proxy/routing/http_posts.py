@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Final
 
 from proxy.clock import Clock
-from proxy.errors import LimitReached, ProxyError, UpstreamRefused
+from proxy.errors import LimitReached, NoCredential, ProxyError, UpstreamRefused
 from proxy.protocol import names, sse
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.legacy import JSON, STREAM_HEADERS, Reply
@@ -22,7 +22,7 @@ QUIET_S: Final = 10.0  # a stream begins: whatever is in the middle cuts at 20 o
 PRIMED_IN: Final = "2025-11-25"
 """The revision that primes a stream, and whose clients come back to it."""
 
-_OF_HTTP: Final = (UpstreamRefused, LimitReached)
+_OF_HTTP: Final = (UpstreamRefused, NoCredential, LimitReached)
 
 Headers = Sequence[tuple[str, str]]
 
@@ -68,8 +68,9 @@ class Post:
         return bool(self._methods & names.CARRIES_INPUT)
 
     async def begin(self, version: str | None, clock: Clock) -> None:
-        """Until it is known what the reply is. Raises UpstreamRefused for the server's own 401 or 403, and
-        LimitReached for a bound of ours, which the client has to see as such."""
+        """Until it is known what the reply is. Raises UpstreamRefused for the server's own 401 or 403,
+        NoCredential where it was not even asked, and LimitReached for a bound of ours: the client has to see
+        them as such."""
         self._is_stream = await self._becomes_stream(version, clock)
         if isinstance(self.fault, _OF_HTTP) and not self._is_stream and not self._is_batch:
             raise self.fault

@@ -75,8 +75,8 @@ class Router:
         return await self._rows.get(request.method, self._forward)(request, sink)
 
     async def _serve_foreign_task(self, request: ClientRequest, sink: Sink) -> Answer:
-        """One that cannot be ours is the server's, where it has tasks. Else it is looked up here all the same,
-        in vain, and told of like any other that is not there."""
+        """One that cannot be ours is the server's, where it has tasks. Else it is looked up here all the
+        same, in vain, and told of like any other that is not there."""
         with suppress(TaskNotFound):
             return await self._forward_task(request, sink)
         return await self._rows[request.method](request, sink)

@@ -315,6 +315,18 @@ class Verdicts(Protocol):
         """The server answered a request with this `Authorization` with this status."""
         ...
 
+    async def another(self, refused: str | None) -> bool:
+        """Whether another credential is there now than the one that was refused, or (None) that was missing.
+
+        May wait for it, bounded. What was refused has not run: it may be sent once more.
+        """
+        ...
+
+    def held_up_within(self, seconds: float) -> bool:
+        """Whether a request has waited for a credential in the last seconds: it was not the server that was
+        silent."""
+        ...
+
 
 class StartListener(Protocol):
     """Is told what attempts to start or reach the server have come to."""

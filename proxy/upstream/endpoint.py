@@ -18,12 +18,14 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.errors import (
+    NoCredential,
     SessionUnknown,
     UpstreamClosed,
     UpstreamProtocolError,
     UpstreamRefused,
     UpstreamUnavailable,
 )
+from proxy.protocol.names import H_LAST_EVENT_ID
 from proxy.protocol.sse import Event, EventDecoder, EventTooLarge
 from proxy.upstream.base import Verdicts
 
@@ -196,7 +198,8 @@ class Answer:
 class Endpoint:
     """Where an upstream listens. `headers()` gives the credentials; it is asked for every request, and may
     raise UpstreamUnavailable. `verdicts` is told what the server says to them: to those of a POST, and, where
-    `gets_count`, of a GET, too. Some servers answer 401 to a GET that they have no use for (F25)."""
+    `gets_count`, of a GET, too. Some servers answer 401 to a GET that they have no use for (F25). What the
+    server refused with 401 has not run: it is sent once more if `verdicts` has another credential (I2)."""
 
     def __init__(
         self,
@@ -256,17 +259,20 @@ class Endpoint:
         answer or (inside) in the middle of it, UpstreamProtocolError for any other redirect and for what is
         not HTTP. Answers of every other status are given.
         """
-        url = self._url
+        url, left, may_renew = self._url, MAX_REDIRECTS, True
         try:
-            for _ in range(MAX_REDIRECTS + 1):
+            while left >= 0:
                 async with await self._request(method, url, headers, body) as response:
+                    if may_renew and await self._is_renewed(self._counts(method, headers), response):
+                        may_renew = False
+                        continue
                     target = self._redirect(response)
                     if target is None:
                         self._url = url
                         is_to_us = self._verdicts is not None and self._verdicts.is_ours
                         yield Answer(self._who, response, is_to_us=is_to_us)
                         return
-                url = target
+                url, left = target, left - 1
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as exc:
             raise UpstreamUnavailable(f"{self._who} could not be reached ({reason(exc)})") from exc
         except aiohttp.ClientResponseError as exc:
@@ -280,7 +286,13 @@ class Endpoint:
     async def _request(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
     ) -> aiohttp.ClientResponse:
-        sent = CIMultiDict((k, v) for k, v in self._headers().items() if k.lower() not in _NOT_SENT_ON)
+        try:
+            given = self._headers()
+        except NoCredential:
+            if self._verdicts is None or not await self._verdicts.another(None):
+                raise
+            given = self._headers()
+        sent = CIMultiDict((k, v) for k, v in given.items() if k.lower() not in _NOT_SENT_ON)
         sent.update(headers)
         data = None if body is None else io.BytesIO(body)  # in pieces: a large one must not hold the loop
         try:
@@ -291,10 +303,23 @@ class Endpoint:
             raise UpstreamUnavailable(
                 f"{self._who} was sent nothing: a header has characters that no header may have"
             ) from exc
-        if self._verdicts is not None and (method == HTTPMethod.POST or self._gets_count):
+        if self._verdicts is not None and self._counts(method, headers):
             challenges = response.headers.getall("WWW-Authenticate", ())
             self._verdicts.answered(sent.get("Authorization"), response.status, challenges)
         return response
+
+    def _counts(self, method: str, headers: Mapping[str, str]) -> bool:
+        """Whether an answer says anything of the credential. A stream that is resumed had events, so that the
+        server has a use for a GET."""
+        is_resumed = H_LAST_EVENT_ID in headers and self._verdicts is not None and self._verdicts.is_ours
+        return method == HTTPMethod.POST or self._gets_count or is_resumed
+
+    async def _is_renewed(self, counts: bool, response: aiohttp.ClientResponse) -> bool:
+        """Whether the credential was refused, and there is another one now."""
+        if response.status != HTTPStatus.UNAUTHORIZED or self._verdicts is None or not counts:
+            return False
+        sent = response.request_info.headers.get("Authorization")
+        return sent is not None and await self._verdicts.another(sent)
 
     def _redirect(self, response: aiohttp.ClientResponse) -> URL | None:
         """Where to go instead, None if this is the answer. Raises UpstreamProtocolError for a way that

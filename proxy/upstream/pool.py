@@ -20,6 +20,7 @@ from proxy.clock import Clock, Pulse
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import (
     InternalError,
+    NoCredential,
     ProxyError,
     SessionLost,
     UpstreamClosed,
@@ -298,8 +299,7 @@ class Pool:
             return
         log.warning("upstream_failed", reason=error.message)
         self._health.failed(error)
-        wants_another = isinstance(error, UpstreamRefused) and error.status is not None
-        if not wants_another:  # 401, 403: it is there, and wants another caller
+        if not isinstance(error, UpstreamRefused | NoCredential):  # else it is there, and wants another one
             self._back_off.failed(slot.key)
         if not any(s.key == slot.key and s.session.is_alive for s in self._slots):
             self._refuse_waiters([w for w in self._waiters if w.key == slot.key], error)

@@ -27,6 +27,7 @@ from proxy.upstream.base import Position, Receiver, Transport, TransportChoice
 from proxy.upstream.endpoint import UnexpectedStatus
 
 PROBE_TIMEOUT_S: Final = 2.0  # slow starters answer late, but then the handshake shows what they are
+PROBE_TIMES: Final = 8  # as long, where it is not the server that keeps us waiting, but our own credential
 PROBE_ID: Final = 0  # sessions count from 1
 DOUBT_EVERY_S: Final = 30.0  # ordinary errors look much the same, and cost one more request at most as often
 SERVER_ERRORS: Final = range(500, 600)
@@ -91,10 +92,17 @@ class UpstreamEra:
 class ProbingTransport(TransportChoice):
     """A transport that finds out the upstream's era before it is `started`, if nobody has yet.
 
-    `probe_params` are the raw params of `server/discover`.
+    `probe_params` are the raw params of `server/discover`. `held_up_within`: see `base.Verdicts`.
     """
 
-    def __init__(self, make: Callable[[], Transport], era: UpstreamEra, probe_params: bytes) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Transport],
+        era: UpstreamEra,
+        probe_params: bytes,
+        held_up_within: Callable[[float], bool] = lambda seconds: False,
+    ) -> None:
+        self._held_up_within = held_up_within
         self._make = make
         self._era = era
         self._probe_params = probe_params
@@ -121,13 +129,19 @@ class ProbingTransport(TransportChoice):
 
     async def _probe(self, relay: _Relay) -> None:
         """Ask; note what the answer means. Raises UpstreamError if it means nothing."""
-        with anyio.move_on_after(PROBE_TIMEOUT_S):
-            await self._in_use.send(
-                jsonrpc.request(PROBE_ID, names.DISCOVER, self._probe_params), call=PROBE_ID
-            )
-            await relay.answered.wait()
+        await self._send_probe()
+        for _ in range(PROBE_TIMES):
+            with anyio.move_on_after(PROBE_TIMEOUT_S):
+                await relay.answered.wait()
+            if relay.answered.is_set() or not self._held_up_within(PROBE_TIMEOUT_S):
+                break
         self._in_use.abandon(PROBE_ID)
         self._era.found(relay.verdict(), speaks_both=relay.names_legacy_versions())
+
+    async def _send_probe(self) -> None:
+        with anyio.move_on_after(PROBE_TIMEOUT_S):
+            message = jsonrpc.request(PROBE_ID, names.DISCOVER, self._probe_params)
+            await self._in_use.send(message, call=PROBE_ID)
 
     async def _start_again(self, receiver: Receiver, tasks: TaskGroup) -> _Relay:
         """The server died on the probe, as some do: another one, which is not asked (contract section 2)."""

@@ -17,7 +17,15 @@ import anyio.lowlevel
 import pytest
 from aiohttp import web
 
-from proxy.auth.client_credentials import LIFETIME_S, PAUSE_S, ClientCredentials, ClientSettings
+from proxy.auth.client_credentials import (
+    LIFETIME_S,
+    PAUSE_S,
+    RENEWAL_S,
+    REST_S,
+    RETRY_LAST_S,
+    ClientCredentials,
+    ClientSettings,
+)
 from proxy.auth.own_credential import OwnCredential
 from proxy.auth.sources import MAX_BYTES
 from proxy.errors import UpstreamUnavailable
@@ -149,6 +157,132 @@ async def test_one_that_the_server_refuses_is_renewed_but_not_without_a_pause(ht
         own.answered("Bearer t-1", 401, ())
         await clock.advance(PAUSE_S)
         assert len(http.seen) == 2
+
+
+async def test_another_than_the_refused_one_is_asked_for_once_however_many_wait(http: FakeHttp) -> None:
+    """I2: what was refused has not run, and may be sent once more."""
+    endpoint = TokenEndpoint(http)
+    async with credential(http) as (own, clock):
+        found: list[bool] = []
+
+        async def refused() -> None:
+            own.answered("Bearer t-1", 401, ())
+            found.append(await own.another("Bearer t-1"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(refused)
+            await anyio.wait_all_tasks_blocked()
+            assert own.held_up_within(0.0)
+            await clock.advance(PAUSE_S)
+            await endpoint.asked(2)
+        assert found == [True] * 20
+        assert await own.another("Bearer t-1")  # who comes later need not wait
+        assert own.held_up_within(1.0)
+        await clock.advance(1.0)
+        assert not own.held_up_within(1.0)
+        await clock.advance(2 * PAUSE_S)
+        assert len(http.seen) == 2
+
+
+async def test_after_the_pause_another_one_is_there_at_once(http: FakeHttp) -> None:
+    TokenEndpoint(http)
+    async with credential(http) as (own, clock):
+        await clock.advance(PAUSE_S)
+        own.answered("Bearer t-1", 401, ())
+        assert await own.another("Bearer t-1")
+        assert own.headers(ALICE)["Authorization"] == "Bearer t-2"
+
+
+async def test_the_same_one_again_is_no_other(http: FakeHttp) -> None:
+    endpoint = TokenEndpoint(http, access_token="always")
+    async with credential(http) as (own, clock):
+        await clock.advance(PAUSE_S)
+        own.answered("Bearer always", 401, ())
+        assert not await own.another("Bearer always")
+        await endpoint.asked(2)
+
+
+async def test_where_there_is_no_other_it_is_said_and_tried_again_when_somebody_comes(http: FakeHttp) -> None:
+    """Bounded: one attempt at a time, and not sooner than REST_S after one that was in vain."""
+    endpoint = TokenEndpoint(http)
+    async with credential(http) as (own, clock):
+        assert own._tokens is not None
+        await clock.advance(PAUSE_S)
+        http.handlers["POST"] = status(401)
+        own.answered("Bearer t-1", 401, ())
+        for _ in range(5):
+            assert not await own.another("Bearer t-1")
+            own.answered("Bearer t-1", 401, ())
+        assert len(http.seen) == 2
+        assert own.may_lack(ALICE)
+        assert own.headers(ALICE)["Authorization"] == "Bearer t-1"  # the server may take it again
+        for _ in range(10):  # until the pauses are long
+            await clock.advance(REST_S + RETRY_LAST_S)
+            await anyio.wait_all_tasks_blocked()
+        http.handlers["POST"] = endpoint.play
+        await clock.advance(REST_S)
+        assert own._tokens.words() != "ok"
+        before = len(http.seen)
+        assert await own.another("Bearer t-1")
+        assert len(http.seen) == before + 1
+        assert own._tokens.words() == "ok"
+        assert not own.may_lack(ALICE)
+
+
+async def test_the_first_one_is_had_by_who_comes_for_it(http: FakeHttp) -> None:
+    """The proxy was started before its authorization server."""
+    endpoint = TokenEndpoint(http)
+    http.handlers["POST"] = status(503)
+    async with credential(http) as (own, clock):
+        assert not await own.another(None)
+        await clock.advance(REST_S)
+        http.handlers["POST"] = endpoint.play
+        assert await own.another(None)
+        assert not own.may_lack(ALICE)
+
+
+async def test_nobody_waits_for_another_one_for_ever(http: FakeHttp) -> None:
+    """I6."""
+    TokenEndpoint(http)
+    async with credential(http) as (own, clock):
+
+        async def hang(seen: Seen) -> web.StreamResponse:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        await clock.advance(PAUSE_S)
+        http.handlers["POST"] = hang
+        own.answered("Bearer t-1", 401, ())
+        found: list[bool] = []
+
+        async def wait() -> None:
+            found.append(await own.another("Bearer t-1"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            assert not found
+            await clock.advance(RENEWAL_S)
+        assert found == [False]
+
+
+@pytest.mark.parametrize(
+    ("code", "is_good"), [(200, True), (403, True), (404, True), (401, False), (500, False)]
+)
+async def test_it_is_good_again_once_the_server_takes_it(http: FakeHttp, code: int, is_good: bool) -> None:
+    TokenEndpoint(http)
+    async with credential(http) as (own, _):
+        own.answered("Bearer t-1", 401, ())
+        own.answered("Bearer t-1", code, ())
+        assert own.may_lack(ALICE) is not is_good
+
+
+async def test_fixed_headers_have_no_other() -> None:
+    own = OwnCredential({"Authorization": "Bearer k"}, None)
+    own.answered("Bearer k", 401, ())
+    assert not await own.another("Bearer k")
+    assert not own.held_up_within(60.0)
 
 
 async def test_one_of_which_nobody_says_how_long_it_lives_is_renewed_soon(http: FakeHttp) -> None:

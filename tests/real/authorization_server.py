@@ -121,6 +121,8 @@ class AuthorizationServer:
         return web.Response(status=302, headers={"Location": f"{asked['redirect_uri']}?{told}"})
 
     async def _token(self, http: web.Request) -> web.Response:
+        if self.is_away:
+            return web.Response(status=503)
         form = {name: str(value) for name, value in (await http.post()).items()}
         grant, client = form["grant_type"], form.get("client_id", CLIENT)
         was_asked = self.asked[client]

@@ -224,9 +224,16 @@ async def legacy_session(client: SessionClient, token: str) -> str:
     return client.session_id or ""
 
 
+async def readiness(proxy: ProxyProcess) -> dict[str, str]:
+    async with aiohttp.request("GET", proxy.url.replace("/mcp", "/readyz")) as response:
+        said: dict[str, str] = await response.json()
+        return said
+
+
 async def test_a_resource_of_our_own_keeps_tokens_to_itself(bench: Bench) -> None:
     """AUTH-004: the server gets a credential of ours, by client credentials; metadata and challenges are
-    ours, and sessions belong to their owners (AUTH-009)."""
+    ours, and sessions belong to their owners (AUTH-009). What it refuses has not run, and is sent once more
+    (I2)."""
     port = free_port()
     ours = f"http://127.0.0.1:{port}/mcp"
     async with AuthorizationServer().serving() as server, protected() as upstream:
@@ -263,16 +270,28 @@ async def test_a_resource_of_our_own_keeps_tokens_to_itself(bench: Bench) -> Non
 
             (given,) = upstream.tokens()
             upstream.refused.add(given.removeprefix("Bearer "))
+            assert (await one.call("t"))[-1]["result"]["content"][0]["text"] == "done"
+            first, second = (seen for seen in upstream.http.seen[-2:])
+            assert first.body == second.body
+            assert first.headers["Authorization"] == given != second.headers["Authorization"]
+
+            upstream.refused.add(second.headers["Authorization"].removeprefix("Bearer "))
+            server.is_away = True
             status, challenge, said = await ask.post(names.TOOLS_LIST, alice, {})
-            assert challenge is None
-            assert status == 200
+            assert (status, challenge) == (200, None)
             assert "own credential" in said["error"]["message"]
+            opening = {"protocolVersion": names.LATEST_LEGACY, "capabilities": {}, "clientInfo": {}}
+            assert (await ask.post(names.INITIALIZE, alice, opening, modern=False))[0] == 502
+            assert "refused" in (await readiness(proxy))["credential"]
 
-            async def again() -> int:
-                return len(server.asked[CLIENT])
+            server.is_away = False
 
-            await asked_until(again, lambda times: times >= 2, "another token is asked for")
+            async def outcome() -> str:
+                return str((await one.call("t"))[-1])
+
+            await asked_until(outcome, lambda said: "done" in said, "another token is there", within_s=5)
             await ask.task(alice)
+            assert (await readiness(proxy))["credential"] == "ok"
     assert alice not in str(upstream.tokens())
     assert calls(upstream.http)
     assert SECRET not in proxy.log.read_text()

@@ -6,10 +6,12 @@ F40.
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import anyio
 import pytest
 
-from proxy.errors import UpstreamClosed, UpstreamRefused, UpstreamUnavailable
+from proxy.errors import NoCredential, UpstreamClosed, UpstreamError, UpstreamRefused, UpstreamUnavailable
 from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.routing import http_session
@@ -110,9 +112,16 @@ async def test_a_handshake_that_takes_long_is_kept_alive_as_a_stream() -> None:
         assert (await client.post({"method": names.INITIALIZED}).ended()).status == 202
 
 
-async def test_a_401_of_the_server_reaches_the_client_as_such() -> None:
-    """F28, before HTTP+SSE servers."""
-    refused = UpstreamRefused("it wants a token", status=401, challenges=("Bearer x",))  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "refused",
+    [
+        UpstreamRefused("it wants a token", status=HTTPStatus.UNAUTHORIZED, challenges=("Bearer x",)),
+        UpstreamRefused("it wants another of ours", status=None, challenges=()),
+        NoCredential("the authorization server is away"),
+    ],
+)
+async def test_what_is_said_of_a_credential_reaches_the_client_as_such(refused: UpstreamError) -> None:
+    """F28, before HTTP+SSE servers; and where the credential is ours, refused or not there at all."""
     async with session_bench(unavailable=refused) as it:
         response = await it.client().request(names.INITIALIZE, {}).ended()
         assert response.raised is refused

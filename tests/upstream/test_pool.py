@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.errors import (
+    NoCredential,
     ProxyError,
     ServerGone,
     SessionLost,
@@ -478,15 +479,25 @@ async def test_a_client_that_goes_away_during_the_start_does_not_end_it() -> Non
         assert b.begun == 1
 
 
-async def test_a_server_that_refuses_its_caller_is_no_fault_of_the_server() -> None:
-    """401 and 403 are answers: every caller gets its own at once, and the proxy stays ready."""
-    refusal = UpstreamRefused("401", status=HTTPStatus.UNAUTHORIZED, challenges=("Bearer",))
+@pytest.mark.parametrize(
+    ("refusal", "is_ready"),
+    [
+        (UpstreamRefused("401", status=HTTPStatus.UNAUTHORIZED, challenges=("Bearer",)), True),
+        (UpstreamRefused("401, to us", status=None, challenges=()), False),
+        (NoCredential("the authorization server is away"), False),
+    ],
+)
+async def test_a_server_that_refuses_its_caller_is_no_fault_of_the_server(
+    refusal: UpstreamError, is_ready: bool
+) -> None:
+    """401 and 403 are answers: every caller gets its own at once, and the proxy stays ready; unless it is its
+    own credential. That has a back-off of its own, which who comes need not sit out here, too."""
     async with bench(failing_with(refusal)) as b:
         for _ in range(20):
             assert await b.lease().failed() is refusal
         assert b.begun == 20
         assert b.clock.monotonic() == 0
-        assert b.health.words() == OK
+        assert (b.health.words() == OK) is is_ready
 
 
 async def test_a_fault_of_ours_in_one_session_harms_no_other() -> None:

@@ -5,7 +5,7 @@ Contract section 2, "Upstream's era"; Versioning 2026-07-28, "Backward Compatibi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -33,12 +33,14 @@ REFUSED = UpstreamRefused("no", status=HTTPStatus.UNAUTHORIZED, challenges=())
 class Scene:
     """Transports as they are made, and who is told what."""
 
-    def __init__(self, era: UpstreamEra | None = None) -> None:
+    def __init__(
+        self, era: UpstreamEra | None = None, held_up_within: Callable[[float], bool] = lambda seconds: False
+    ) -> None:
         self.era = era if era is not None else UpstreamEra()
         self.made: list[FakeTransport] = []
         self.told = Told()
         self.started = anyio.Event()
-        self.probing = ProbingTransport(self._make, self.era, b'{"_meta":{}}')
+        self.probing = ProbingTransport(self._make, self.era, b'{"_meta":{}}', held_up_within)
 
     def _make(self) -> FakeTransport:
         self.made.append(FakeTransport())
@@ -135,6 +137,29 @@ async def test_silence_is_legacy(monkeypatch: pytest.MonkeyPatch) -> None:
         await scene.started.wait()
         assert scene.era.known is Era.LEGACY
         assert transport.abandoned == [probe.PROBE_ID]
+
+
+@pytest.mark.parametrize(
+    ("is_fetched", "times", "era"), [(True, 2, Era.MODERN), (False, probe.PROBE_TIMES, Era.LEGACY)]
+)
+async def test_who_waits_for_a_credential_of_ours_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch, is_fetched: bool, times: int, era: Era
+) -> None:
+    """The server has not been asked in earnest, and nothing is known of it till then. Bounded (I6)."""
+    monkeypatch.setattr(probe, "PROBE_TIMEOUT_S", 0.01)
+    looked: list[float] = []
+
+    def held_up_within(seconds: float) -> bool:
+        looked.append(seconds)
+        if is_fetched and len(looked) == times:
+            made.answer(made.sent[0], discovered(*BOTH))
+        return True
+
+    scene = Scene(held_up_within=held_up_within)
+    async with scene.running() as made:
+        await scene.started.wait()
+        assert scene.era.known is era
+        assert looked == [0.01] * times
 
 
 async def test_what_is_said_before_the_answer_is_not_lost() -> None:

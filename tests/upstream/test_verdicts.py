@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 
 import anyio
 import pytest
 from aiohttp import web
 
-from proxy.errors import UpstreamRefused, UpstreamUnavailable
+from proxy.errors import NoCredential, UpstreamRefused, UpstreamUnavailable
 from proxy.upstream.acceptance import fault
 from proxy.upstream.endpoint import Endpoint
 from proxy.upstream.forward import HttpForwarder
@@ -32,6 +33,16 @@ class Verdicts:
     is_ours: bool = False
     wants_all: bool = False
     told: list[Told] = field(default_factory=list)
+
+    others: list[bool] = field(default_factory=list)  # what `another` says, each time it is asked
+    asked: list[str | None] = field(default_factory=list)
+
+    async def another(self, refused: str | None) -> bool:
+        self.asked.append(refused)
+        return bool(self.others) and self.others.pop(0)
+
+    def held_up_within(self, seconds: float) -> bool:
+        return False
 
     def answered(self, authorization: str | None, status: int, challenges: Sequence[str]) -> None:
         self.told.append((authorization, status, tuple(challenges)))
@@ -147,6 +158,124 @@ async def test_the_refusal_of_our_own_credential_is_no_matter_of_the_clients(
     health = Health(ManualClock())
     health.failed(found)
     assert health.words() != OK
+
+
+class Renewing:
+    """A server that takes `good` alone, before it an endpoint whose credential is the next of `values`."""
+
+    def __init__(self, upstream: FakeHttp, good: str, *values: str, code: int = 401) -> None:
+        self.upstream = upstream
+        self.values = list(values)
+        self.verdicts = Verdicts(is_ours=True)
+
+        async def play(seen: Seen) -> web.StreamResponse:
+            return web.Response(status=200 if seen.headers.get("Authorization") == good else code)
+
+        upstream.handlers = dict.fromkeys(("POST", "GET"), play)
+
+    def headers(self) -> dict[str, str]:
+        value = self.values.pop(0) if len(self.values) > 1 else self.values[0]
+        if not value:
+            raise NoCredential("there is none")
+        return {"Authorization": value}
+
+    async def open(self, method: str = "POST", *, gets_count: bool = False, last_event_id: str = "") -> int:
+        """The status that comes of it."""
+        more = {"Last-Event-ID": last_event_id} if last_event_id else {}
+        with anyio.fail_after(5):
+            async with make_client() as client:
+                to = Endpoint(
+                    self.upstream.url,
+                    name="search",
+                    client=client,
+                    headers=self.headers,
+                    verdicts=self.verdicts,
+                    gets_count=gets_count,
+                )
+                body = b'{"a":1}' if method == "POST" else None
+                async with to.open(method, {"X-Same": "x", **more}, body) as answer:
+                    return answer.status
+
+    def sent(self) -> list[str | None]:
+        assert {seen.headers["X-Same"] for seen in self.upstream.seen} <= {"x"}
+        assert {seen.body for seen in self.upstream.by("POST")} <= {b'{"a":1}'}
+        return [seen.headers.get("Authorization") for seen in self.upstream.seen]
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [("POST", {}), ("GET", {"gets_count": True}), ("GET", {"last_event_id": "e1"})],
+)
+async def test_what_was_refused_is_sent_once_more_with_another_credential(
+    upstream: FakeHttp, method: str, how: dict[str, Any]
+) -> None:
+    """I2: it has not run. The GET is the stream of HTTP+SSE, or one that is resumed."""
+    scene = Renewing(upstream, "new-one", "old-one", "new-one")
+    scene.verdicts.others = [True]
+    assert await scene.open(method, **how) == 200
+    assert scene.sent() == ["old-one", "new-one"]
+    assert scene.verdicts.asked == ["old-one"]
+    assert [(value, code) for value, code, _ in scene.verdicts.told] == [("old-one", 401), ("new-one", 200)]
+
+
+async def test_it_is_not_sent_a_third_time(upstream: FakeHttp) -> None:
+    scene = Renewing(upstream, "good", "one", "two", "good")
+    scene.verdicts.others = [True, True]
+    assert await scene.open() == 401
+    assert scene.sent() == ["one", "two"]
+
+
+async def test_where_there_is_no_other_the_refusal_stands(upstream: FakeHttp) -> None:
+    scene = Renewing(upstream, "good", "one", "good")
+    assert await scene.open() == 401
+    assert scene.sent() == ["one"]
+
+
+@pytest.mark.parametrize("code", [200, 302, 400, 403, 404, 407, 500, 503])
+async def test_nothing_else_is_sent_again(upstream: FakeHttp, code: int) -> None:
+    """403 says that the credential was understood; the others may have run."""
+    scene = Renewing(upstream, "good", "one", "good", code=code)
+    scene.verdicts.others = [True]
+    assert await scene.open() == code
+    assert scene.sent() == ["one"]
+    assert scene.verdicts.asked == []
+
+
+async def test_a_get_that_servers_need_not_have_is_not_repeated(upstream: FakeHttp) -> None:
+    """F25."""
+    scene = Renewing(upstream, "good", "one", "good")
+    scene.verdicts.others = [True]
+    assert await scene.open("GET") == 401
+    assert scene.sent() == ["one"]
+
+
+async def test_who_has_no_credential_waits_for_one(upstream: FakeHttp) -> None:
+    scene = Renewing(upstream, "good", "", "good")
+    scene.verdicts.others = [True]
+    assert await scene.open() == 200
+    assert scene.verdicts.asked == [None]
+    scene = Renewing(upstream, "good", "")
+    with pytest.raises(NoCredential):
+        await scene.open()
+    assert scene.sent() == ["good"]
+
+
+async def test_who_leaves_while_another_one_is_fetched_sends_nothing_more(upstream: FakeHttp) -> None:
+    scene = Renewing(upstream, "good", "one", "good")
+    waits = anyio.Event()
+
+    async def for_ever(refused: str | None) -> bool:
+        waits.set()
+        await anyio.sleep_forever()
+        return True
+
+    scene.verdicts.another = for_ever  # type: ignore[method-assign]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(scene.open)
+        with anyio.fail_after(5):
+            await waits.wait()
+        tasks.cancel_scope.cancel()
+    assert scene.sent() == ["one"]
 
 
 async def test_without_a_credential_nothing_is_sent(upstream: FakeHttp) -> None:
