@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from http import HTTPMethod, HTTPStatus
 from typing import Final
 
@@ -44,8 +45,9 @@ METHODS: Final = frozenset({HTTPMethod.GET, HTTPMethod.HEAD, HTTPMethod.DELETE})
 
 
 class LegacyEntrance:
-    """Serves the messages of legacy clients. What asks for nothing (notifications, answers, DELETE) is never
-    refused: a call may be waiting for it."""
+    """Serves the messages of legacy clients. What asks for nothing (notifications, answers, DELETE) meets no
+    bound of ours: a call may be waiting for it. Whether its token is still good is the handler's to ask, who
+    alone knows whether it is served here."""
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class LegacyEntrance:
         )
         try:
             if (asks := _first_request(posted)) is None:
+                message.check_token = partial(self._admission.refuse_spent, http)
                 return await self._serve(http, message)
             is_ours = asks.method in MAY_BE_OURS and concerns_our_tasks(asks.method, asks.params)
             if is_ours:
@@ -111,6 +114,7 @@ class LegacyEntrance:
             headers=tuple(http.headers.items()),
             owner=owner,
             query=http.rel_url.raw_query_string,
+            check_token=partial(self._admission.refuse_spent, http),
         )
         is_stream = message.method is _GET
         try:

@@ -37,6 +37,7 @@ from proxy.routing.get_streams import GetStream
 from proxy.routing.http_passthrough import HttpPassthrough
 from proxy.routing.in_flight import rid_in, text_of
 from proxy.routing.legacy import JSON, HttpMessage, Reply
+from proxy.routing.offers import is_offer
 from proxy.routing.passed_session import OwnersPart, PassedSession, PassedSessions, PlainCall, asker_of
 from proxy.routing.rewording import Reword, Rewording, header_in, whole, without_header
 from proxy.routing.runner import Runner
@@ -147,14 +148,18 @@ class HttpTasks:
         if isinstance(said, Request):
             return self._of_request(message, session, part, said)
         match said:
-            case ResultResponse() | ErrorResponse() if part.tasks.take_answer(said):
+            case ResultResponse(RequestId() as rid) | ErrorResponse(RequestId() as rid) if is_offer(rid):
+                message.check_token()
+                part.tasks.take_answer(said)
                 return _just(_ACCEPTED)
             case ResultResponse(rid) | ErrorResponse(RequestId() as rid):
                 session.note_answered(rid.value)
                 return self._pass.serve(message)
-            case Notification(names.CANCELLED, params) if self._served.cancel(
-                part, rid_in(params, "requestId")
+            case Notification(names.CANCELLED, params) if self._served.waits(
+                part, named := rid_in(params, "requestId")
             ):
+                message.check_token()
+                self._served.cancel(part, named)
                 return _just(_ACCEPTED)
             case None if message.method is HTTPMethod.GET:
                 return self._get(message, part)
@@ -300,6 +305,7 @@ class HttpTasks:
         """At once; while calls of our tasks run on the session, whoever's, the upstream is told after the
         last: to us a client with a new token is another owner."""
         if session.has_calls:
+            message.check_token()
             with anyio.CancelScope(shield=True):  # the store has a bound
                 await self._sessions.defer_end(session)
             self._runner.spawn(self._end_later, message, session)

@@ -7,7 +7,7 @@ servers that speak Streamable HTTP, and `session_layer`, before all others. Cont
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from http import HTTPMethod, HTTPStatus
@@ -23,13 +23,18 @@ _SINGLE: Final = frozenset(
 )
 
 
+def _is_good() -> None:
+    """Nothing is known against it."""
+
+
 @dataclass(slots=True)  # never changed; to freeze it costs as much as all else about it
 class HttpMessage:
     """One HTTP request of a legacy client.
 
     `headers` are all of them, as they came. `body` is that of a POST, and `messages` is what is in it: one
     message, or those of a batch, which `is_batch`. GET and DELETE have neither. `query` is what stood after
-    the question mark of the URL, as it came.
+    the question mark of the URL, as it came. `check_token` is for what asks for nothing, and is served here
+    alone: it raises Unauthorized if its token is good for nothing any more (contract section 8).
     """
 
     method: HTTPMethod
@@ -39,6 +44,7 @@ class HttpMessage:
     messages: Sequence[Message] = ()
     is_batch: bool = False
     query: str = ""
+    check_token: Callable[[], None] = field(repr=False, compare=False, default=_is_good)
     _by_name: dict[str, str] | None = field(init=False, repr=False, compare=False, default=None)
 
     def is_a(self, method: str) -> bool:

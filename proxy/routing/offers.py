@@ -128,6 +128,6 @@ class Offers:
         return jsonrpc.request(RequestId(dumps(rid), rid), request.method, params)
 
 
-def is_offer_id(text: str) -> bool:
-    """Whether `text` has the form of an id under which we ask; no server's own question has."""
-    return _ID.match(text) is not None
+def is_offer(rid: RequestId) -> bool:
+    """Whether it has the form of an id under which we ask; no server's own question has."""
+    return isinstance(rid.value, str) and _ID.match(rid.value) is not None

@@ -89,6 +89,10 @@ class Served:
             stream.end()
             self._waits.pop((part, request.id.value), None)
 
+    def waits(self, part: OwnersPart, rid: RequestId | None) -> bool:
+        """Whether the client waits here for the request of this id."""
+        return rid is not None and (part, rid.value) in self._waits
+
     def cancel(self, part: OwnersPart, rid: RequestId | None) -> bool:
         """The client cancels the request of this id. Whether it waited for it here."""
         wait = self._waits.get((part, rid.value)) if rid is not None else None

@@ -23,7 +23,7 @@ from proxy.logs import get_logger
 from proxy.owners import Owner
 from proxy.protocol import names
 from proxy.protocol.envelope import elements
-from proxy.protocol.jsonrpc import Request
+from proxy.protocol.jsonrpc import Message, Notification, Request
 from proxy.routing.http_posts import stream_reply
 from proxy.routing.http_session import HttpSession, Server
 from proxy.routing.legacy import HttpMessage, Reply
@@ -127,6 +127,8 @@ class SessionLayer:
 
     @asynccontextmanager
     async def _post(self, message: HttpMessage) -> AsyncIterator[Reply]:
+        if any(_takes_effect(one) for one in message.messages):
+            message.check_token()
         opens = _opens_session(message)
         session = self._open(message.owner) if opens else self._find(message)
         try:
@@ -153,6 +155,7 @@ class SessionLayer:
     @asynccontextmanager
     async def _get(self, message: HttpMessage) -> AsyncIterator[Reply]:
         """Listen, or go on reading a stream (F24). The newer of two readers is the one (F38)."""
+        message.check_token()
         session = self._find(message)
         if not _accepts_stream(message, if_silent=False):
             raise _invalid(
@@ -169,6 +172,7 @@ class SessionLayer:
     @asynccontextmanager
     async def _delete(self, message: HttpMessage) -> AsyncIterator[Reply]:
         """Answered at once; the server ends when its tasks have."""
+        message.check_token()
         self._find(message).end("the client ended the session")
         yield Reply(HTTPStatus.OK, ())
 
@@ -212,6 +216,11 @@ class SessionLayer:
         session = self._sessions.find(session_id, message.owner)
         _check_version(message, session.version)
         return session
+
+
+def _takes_effect(message: Message) -> bool:
+    """Whether something that is asked or running depends on it; the other notifications only tell."""
+    return not isinstance(message, Notification) or message.method == names.CANCELLED
 
 
 def _opens_session(message: HttpMessage) -> bool:

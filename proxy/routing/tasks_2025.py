@@ -36,7 +36,7 @@ from proxy.protocol.jsonrpc import RequestId, error_object
 from proxy.routing.base import Answer, ClientRequest, ErrorAnswer, ResultAnswer
 from proxy.routing.companion import Client, Companion, Relay
 from proxy.routing.live import LiveCall, Place
-from proxy.routing.offers import Channel, is_offer_id
+from proxy.routing.offers import Channel, is_offer
 from proxy.routing.runner import Runner
 from proxy.routing.task_changes import TaskChanges
 from proxy.routing.task_quota import TaskQuota
@@ -202,7 +202,7 @@ class Tasks2025:
         """Take an answer to a question of ours; False if it answers one of the upstream's. It is stored
         before it goes upstream, and goes there once, whoever answers first; what comes too late, or from
         another owner, is dropped (F16)."""
-        if not isinstance(rid.value, str) or not is_offer_id(rid.value):
+        if not is_offer(rid) or not isinstance(rid.value, str):
             return False
         for companion in self._companions.values():
             if companion.owner == owner and (key := companion.offers.take(rid.value)) is not None:

@@ -34,6 +34,9 @@ SESSION = {"Mcp-Session-Id": "s-1", "MCP-Protocol-Version": "2025-11-25"}
 OURS = ID_PREFIX + "A" * 32
 THEIRS = "task-of-the-servers-own"
 EXPIRED = "Bearer " + token(ONE, claims(exp=NOW_S - 1))
+ANSWER = {"jsonrpc": "2.0", "id": "tpx-ask-1", "result": {}}
+REFUSAL = {"jsonrpc": "2.0", "id": "tpx-ask-1", "error": {"code": -1, "message": "no"}}
+NOTE = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
 URLS = UrlMap("https://u.internal:9/mcp", "https://p.example/team/mcp")
 RAW = 'Bearer error="insufficient_scope", resource_metadata="https://u.internal:9{}"'
 GIVEN = RAW.format("/.well-known/oauth-protected-resource/mcp")
@@ -155,6 +158,26 @@ async def test_a_spent_token_reaches_no_task_of_a_legacy_client(method: str, par
         assert response.status == 401
         assert "invalid_token" in response.headers["WWW-Authenticate"]
     assert legacy.seen == []
+
+
+@pytest.mark.parametrize("said", [ANSWER, REFUSAL, NOTE, "GET", "DELETE"], ids=str)
+async def test_with_a_spent_token_nothing_is_said_to_what_is_served_here_alone(said: Any) -> None:
+    """Contract section 8: no question of a task is answered, and no session of ours ended. What is served
+    here the handler knows, and asks."""
+
+    def reply() -> Reply:
+        legacy.seen[-1].check_token()
+        return Reply(202, [])
+
+    legacy = PlayedLegacy(make=reply)
+    async with http_rig(admission=spent(), legacy=legacy) as rig:
+        method = said if isinstance(said, str) else "POST"
+        for authorization, status in ((EXPIRED, 401), ("Bearer good", 202)):
+            headers = {**SESSION, "Authorization": authorization}
+            body = None if method != "POST" else json.dumps(said)
+            async with rig.session.request(method, rig.url, data=body, headers=headers) as response:
+                assert response.status == status
+                assert ("invalid_token" in response.headers.get("WWW-Authenticate", "")) == (status == 401)
 
 
 @pytest.mark.parametrize("method, params", [("tools/list", {}), ("tasks/get", {"taskId": THEIRS})])

@@ -83,6 +83,7 @@ class HttpClient2025:
     token: str = "t"
     key: str | None = None
     mirrored_name: str | None = None
+    check_token: Callable[[], None] = lambda: None
     next_id: int = 0
 
     def post(self, message: Mapping[str, Any] | bytes) -> Response:
@@ -111,7 +112,7 @@ class HttpClient2025:
         }
         headers = [(key, value) for key, value in said.items() if value is not None]
         response = Response()
-        message = HttpMessage(method, headers, self.owner, **posted)
+        message = HttpMessage(method, headers, self.owner, check_token=self.check_token, **posted)
         self.bench.group.start_soon(response.receive, self.bench.handler.serve(message))
         return response
 

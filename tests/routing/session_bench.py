@@ -6,7 +6,7 @@ Time stands still unless the test moves it.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPMethod
@@ -112,6 +112,7 @@ class HttpClient:
     accept: str | None = BOTH
     session_id: str | None = None
     version: str | None = None
+    check_token: Callable[[], None] = lambda: None
     next_id: int = 0
 
     def but(self, **changes: Any) -> HttpClient:
@@ -146,7 +147,9 @@ class HttpClient:
             names.H_PROTOCOL_VERSION: self.version,
         }
         headers = [(key, value) for key, value in said.items() if value is not None]
-        message = HttpMessage(method, [*headers, *(more or [])], self.owner, **posted)
+        message = HttpMessage(
+            method, [*headers, *(more or [])], self.owner, check_token=self.check_token, **posted
+        )
         response = Response()
         self.bench.tasks.start_soon(response.receive, self.bench.layer.serve(message))
         return response
