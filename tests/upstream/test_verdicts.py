@@ -5,34 +5,40 @@ Contract section 8, "that upstream last answered 401".
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import pytest
 from aiohttp import web
 
 from proxy.errors import NoCredential, UpstreamRefused, UpstreamUnavailable
+from proxy.protocol import names
 from proxy.upstream.acceptance import fault
+from proxy.upstream.base import Transport
 from proxy.upstream.endpoint import Endpoint
 from proxy.upstream.forward import HttpForwarder
 from proxy.upstream.health import OK, Health
-from proxy.upstream.http import make_client
+from proxy.upstream.http import HttpTransport, make_client
+from proxy.upstream.sse import SseTransport
 from tests.manual_clock import ManualClock
-from tests.upstream.fake_http import FakeHttp, Handler, Seen, status
+from tests.upstream.fake_http import FakeHttp, Handler, Seen, answer, status, stream
+from tests.upstream.told import Told, until
 
 pytestmark = pytest.mark.anyio
 
-Told = tuple[str | None, int, tuple[str, ...]]
+Verdict = tuple[str | None, int, tuple[str, ...]]
 
 
 @dataclass
 class Verdicts:
     is_ours: bool = False
     wants_all: bool = False
-    told: list[Told] = field(default_factory=list)
+    told: list[Verdict] = field(default_factory=list)
 
     others: list[bool] = field(default_factory=list)  # what `another` says, each time it is asked
     asked: list[str | None] = field(default_factory=list)
@@ -276,6 +282,90 @@ async def test_who_leaves_while_another_one_is_fetched_sends_nothing_more(upstre
             await waits.wait()
         tasks.cancel_scope.cancel()
     assert scene.sent() == ["one"]
+
+
+class GoodOnce:
+    """A credential of which the server takes each token for one request alone."""
+
+    is_ours = True
+    wants_all = False
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.used: set[str] = set()
+        self.taken: list[dict[str, Any]] = []
+
+    def has_taken(self, number: int) -> bool:
+        return len(self.taken) >= number
+
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.number}"}
+
+    def answered(self, authorization: str | None, status: int, challenges: Sequence[str]) -> None:
+        """Is seen by what comes."""
+
+    async def another(self, refused: str | None) -> bool:
+        self.number += refused == self.headers()["Authorization"]
+        return True
+
+    def held_up_within(self, seconds: float) -> bool:
+        return False
+
+    def guarding(self, handler: Handler) -> Handler:
+        async def play(seen: Seen) -> web.StreamResponse:
+            if (token := seen.headers["Authorization"]) in self.used:
+                return web.Response(status=401)
+            self.used.add(token)
+            if seen.method == "POST":
+                self.taken.append(seen.message)
+            return await handler(seen)
+
+        return play
+
+
+SAID: Final[list[tuple[dict[str, Any], int | None]]] = [
+    ({"id": 1, "method": names.INITIALIZE, "params": {}}, 1),
+    ({"method": names.INITIALIZED}, None),
+    ({"id": 2, "method": names.TOOLS_LIST}, 2),
+    ({"id": 3, "method": names.TOOLS_CALL, "params": {"name": "t"}}, 3),
+    ({"id": 7, "result": {"action": "decline"}}, None),
+    ({"id": 9, "error": {"code": -32601, "message": "no"}}, None),
+    ({"method": names.CANCELLED, "params": {"requestId": 3}}, None),
+]
+
+
+@pytest.mark.parametrize("kind", ["http", "sse"])
+async def test_whatever_is_sent_in_a_session_is_taken_once_though_every_token_is_taken_back(
+    upstream: FakeHttp, kind: str
+) -> None:
+    """I2: handshake, requests, notifications, answers; over Streamable HTTP, and over HTTP+SSE, where the
+    stream is refused at first, too."""
+    own, told, clock = GoodOnce(), Told(), ManualClock()
+    own.used.add("Bearer 1")
+    taken = answer if kind == "http" else status(202)
+    upstream.handlers["POST"] = own.guarding(taken)
+    if kind == "sse":
+        upstream.handlers["GET"] = own.guarding(stream(b"event: endpoint\ndata: /mcp\n\n", hold=True))
+    make = HttpTransport if kind == "http" else SseTransport
+    with anyio.fail_after(10):
+        async with make_client() as client, anyio.create_task_group() as tasks:
+            transport: Transport = make(
+                upstream.url,
+                name="s",
+                max_bytes=10_000,
+                client=client,
+                headers=own.headers,
+                verdicts=own,
+                clock=clock,
+            )
+            await tasks.start(transport.run, told)
+            for number, (message, call) in enumerate(SAID, 1):
+                await transport.send(json.dumps({"jsonrpc": "2.0", **message}).encode(), call=call)
+                await until(partial(own.has_taken, number))
+            assert own.taken == [{"jsonrpc": "2.0", **message} for message, _ in SAID]
+            assert told.losses == []
+            tasks.cancel_scope.cancel()
+    assert len(upstream.by("POST")) == 2 * len(SAID)
 
 
 async def test_without_a_credential_nothing_is_sent(upstream: FakeHttp) -> None:
