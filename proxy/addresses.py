@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
+from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator
+
+_LOOPBACK: Final = "127.0.0.1"
 
 STDIO: Final = "stdio"
 """Instead of an address: the client is at our stdin and stdout."""
@@ -81,7 +84,11 @@ def _origin(value: str) -> str:
 
 
 def _host(value: str) -> str:
-    if not value or "/" in value or "@" in value or "*" in value or not value.isprintable() or " " in value:
+    try:
+        is_name = urlsplit(f"//{value}").netloc == value
+    except ValueError:  # half a bracket
+        is_name = False
+    if not value or not is_name or any(c in value for c in "@* \\") or not value.isprintable():
         raise ValueError("a host name is needed, with or without port, such as mcp.example.com")
     return value.lower()
 
@@ -91,6 +98,15 @@ def _network(value: str) -> str:
         return str(ip_network(value, strict=False))
     except ValueError:
         raise ValueError("an IP address or a network is needed, such as 10.0.0.7 or 10.0.0.0/8") from None
+
+
+def file_path(value: str) -> str:
+    """Raises ValueError for what `Path.expanduser` cannot expand."""
+    try:
+        Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError("it begins with the home of a user that there is not") from None
+    return value
 
 
 HostPort: TypeAlias = Annotated[str, AfterValidator(_host_and_port)]
@@ -118,6 +134,10 @@ Network: TypeAlias = Annotated[str, AfterValidator(_network)]
 """IP addresses: one, or those of a network."""
 
 
+FilePath: TypeAlias = Annotated[str, AfterValidator(file_path)]
+"""Of a file or directory; it may begin with `~`."""
+
+
 def are_all_addresses(networks: Iterable[str]) -> bool:
     """Whether these have every address of IPv4, or of IPv6, in them."""
     given = [ip_network(network) for network in networks]
@@ -126,9 +146,27 @@ def are_all_addresses(networks: Iterable[str]) -> bool:
     return any(one.prefixlen == 0 for one in of_4) or any(one.prefixlen == 0 for one in of_6)
 
 
+def are_in_conflict(one: str, other: str) -> bool:
+    """Whether nobody can listen at both of these addresses; those with port 0 never are."""
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    if int(port) == 0 or int(port) != int(other_port):
+        return False
+    try:
+        ours, theirs = (
+            ip_address(_LOOPBACK if h == "localhost" else h.strip("[]")) for h in (host, other_host)
+        )
+    except ValueError:  # names
+        return host == other_host
+    any_of_theirs = ours.version == theirs.version and (ours.is_unspecified or theirs.is_unspecified)
+    return ours == theirs or any_of_theirs
+
+
 def is_loopback_name(name: str) -> bool:
     """Whether a host, a host with a port, or a URL names this machine alone."""
-    host = urlsplit(name if "://" in name else f"//{name}").hostname or name
+    try:
+        host = urlsplit(name if "://" in name else f"//{name}").hostname or name
+    except ValueError:
+        return False
     if host == "localhost":
         return True
     try:

@@ -20,7 +20,7 @@ from proxy.auth.client_credentials import ClientCredentials, ClientSettings
 from proxy.auth.gate import Gate, GatewayGate, TokenGate
 from proxy.auth.keys import Keys
 from proxy.auth.own_credential import OwnCredential
-from proxy.auth.sources import FETCH_TIMEOUT_S, fetch, read_file
+from proxy.auth.sources import FETCH_TIMEOUT_S, FileSource, fetch
 from proxy.auth.spent import SpentTokens
 from proxy.auth.tokens import TokenRules, TokenVerifier
 from proxy.clock import Clock
@@ -95,7 +95,7 @@ def _keys(config: Config, client: ClientSession, clock: Clock) -> Keys | None:
     if jwt.jwks_url is not None:
         return Keys(partial(fetch, client, jwt.jwks_url), clock)
     if jwt.jwks_file is not None:
-        return Keys(partial(read_file, Path(jwt.jwks_file).expanduser()), clock)
+        return Keys(FileSource(Path(jwt.jwks_file).expanduser()).read, clock)
     return None
 
 

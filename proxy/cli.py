@@ -26,6 +26,7 @@ from proxy.complaints import shown
 from proxy.config import Config, UpstreamConfig
 from proxy.ending import leave_hanging_threads
 from proxy.errors import ConfigError
+from proxy.files import KEY_SET_MAX_BYTES, UnusableFile, read_regular, within_bound
 from proxy.pid1 import run_below
 from proxy.secrecy import masked, masked_program, masked_url
 from proxy.sources import FILE_VARIABLE, FLAGS, load
@@ -72,9 +73,13 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         config = _configured(said, environ)
         level = config.log.level
         if said["check"]:
+            check_files(config)
+            if config.store.directory is not None:  # a start reads them anyway
+                config.store.encryption.read_keys(config.store.directory, warns=False)
             click.echo(effective(config), nl=False)
         else:
-            check_command(config.upstream, environ)
+            check_files(config)
+            check_program(config.upstream, environ)
             _serve(config)
     except click.ClickException as exc:
         return _complain(exc.format_message(), EXIT_OPERATOR)
@@ -138,10 +143,28 @@ def effective(config: Config) -> str:
     return yaml.safe_dump(masked(settings), sort_keys=False, allow_unicode=True)
 
 
-def check_command(upstream: UpstreamConfig, environ: Mapping[str, str]) -> None:
-    """Raise ConfigError if the upstream's program or working directory is not there."""
-    if upstream.cwd is not None and not Path(upstream.cwd).is_dir():
-        raise ConfigError(f"upstream.cwd: no directory {masked_url(upstream.cwd)!r}")
+def check_files(config: Config) -> None:
+    """Raise ConfigError if the settings name a file or directory that cannot be used. The issuer's keys may
+    come later, since clients are told meanwhile that there are none yet."""
+    cwd, jwks = config.upstream.cwd, config.auth.jwt.jwks_file
+    if cwd is not None and not within_bound("upstream.cwd", partial(os.path.isdir, cwd)):
+        raise ConfigError(f"upstream.cwd: no directory {masked_url(cwd)!r}")
+    if jwks is None:
+        return
+    path = Path(jwks).expanduser()
+    try:
+        within_bound("auth.jwt.jwks_file", partial(_read_if_there, path))
+    except UnusableFile as exc:
+        raise ConfigError(f"auth.jwt.jwks_file: {path} {exc}") from exc
+
+
+def _read_if_there(path: Path) -> None:
+    if path.exists():
+        read_regular(path, KEY_SET_MAX_BYTES)
+
+
+def check_program(upstream: UpstreamConfig, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError if the upstream's program is not there; where settings are checked it need not be."""
     if upstream.command is None:
         return
     program = upstream.command[0]

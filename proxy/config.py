@@ -26,6 +26,8 @@ from proxy.addresses import (
     PlainUrl,
     UrlPath,
     are_all_addresses,
+    are_in_conflict,
+    file_path,
     is_loopback_name,
 )
 from proxy.config_auth import AuthConfig, check_auth
@@ -48,6 +50,8 @@ def _command(value: Any) -> Any:
         raise ValueError("the command is a list of its words, such as [npx, -y, some-server]")
     if value in ([], ()):
         raise ValueError("the command has no words")
+    if isinstance(value, list | tuple) and value[0] == "":
+        raise ValueError("the command's first word, the program, is empty")
     return value
 
 
@@ -58,6 +62,13 @@ def _store_url(value: str) -> str:
         raise ValueError("memory: or disk:DIR is needed, such as disk:./taskproxy-data")
     if value.startswith("disk://"):
         raise ValueError("a directory follows disk: at once, such as disk:/data")
+    file_path(value.removeprefix("disk:"))
+    return value
+
+
+def _variable(value: str) -> str:
+    if not value or "=" in value:
+        raise ValueError("the name of a variable is needed, such as API_KEY, with its value behind a colon")
     return value
 
 
@@ -94,7 +105,7 @@ class UpstreamConfig(Section):
     processes: AtLeastOne = 16
     share: bool = False
     calls_per_process: AtLeastOne | None = None
-    env: Mapping[str, str] = Field(default_factory=dict)
+    env: Mapping[Annotated[str, AfterValidator(_variable)], str] = Field(default_factory=dict)
     cwd: str | None = None
     endpoint_prefix: UrlPath | None = None
     start_timeout: SomeSeconds = 60.0
@@ -215,6 +226,16 @@ class Config(Section):
     drain: Seconds = 5.0
     store: StoreConfig = Field(default_factory=StoreConfig)
     log: LogConfig = Field(default_factory=LogConfig)
+
+    @model_validator(mode="after")
+    def _listens_twice(self) -> Config:
+        if (
+            self.admin.listen is not None
+            and not self.is_stdio
+            and are_in_conflict(self.listen, self.admin.listen)
+        ):
+            raise ValueError(f"listen and admin.listen are both {self.admin.listen}; they need two ports")
+        return self
 
     @model_validator(mode="after")
     def _auth_fits(self) -> Config:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from proxy.addresses import HttpUrl, Network, PlainUrl, is_loopback_name
+from proxy.addresses import FilePath, HttpUrl, Network, PlainUrl, is_loopback_name
 from proxy.sections import Section
 from proxy.units import Seconds
 
@@ -71,7 +71,7 @@ class JwtConfig(Section):
     issuer: Text | None = None
     audience: tuple[Text, ...] = Field(default_factory=tuple)
     jwks_url: SafeUrl | None = None
-    jwks_file: Text | None = None
+    jwks_file: Annotated[FilePath, Field(min_length=1)] | None = None
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256", "EdDSA", "Ed25519")
     leeway: Seconds = 10.0
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
-import stat
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
+from proxy.addresses import FilePath
 from proxy.errors import ConfigError
+from proxy.files import UnusableFile, read_regular, within_bound
 from proxy.logs import get_logger
 from proxy.sections import Section
 
 KEY_BYTES: Final = 32
+KEY_FILE_MAX_BYTES: Final = 64 << 10
 _OTHERS: Final = 0o077
 _BETTER: Final = "a mode of 0400: whoever reads it can read the store"
 _LIKE_A_KEY: Final = re.compile(r"[\w+/-]{16,}={1,2}", re.ASCII)
@@ -69,7 +71,7 @@ class EncryptionConfig(Section):
     those of the file come after the others."""
 
     keys: Annotated[tuple[SecretKey, ...], BeforeValidator(_one_or_several)] = Field(default_factory=tuple)
-    key_file: Annotated[str, Field(min_length=1), AfterValidator(_no_key)] | None = None
+    key_file: Annotated[FilePath, Field(min_length=1), AfterValidator(_no_key)] | None = None
 
     @model_validator(mode="after")
     def _has_a_key(self) -> EncryptionConfig:
@@ -83,33 +85,37 @@ class EncryptionConfig(Section):
     def is_on(self) -> bool:
         return bool(self.keys) or self.key_file is not None
 
-    def read_keys(self, store: Path) -> tuple[bytes, ...]:
+    def read_keys(self, store: Path, *, warns: bool = True) -> tuple[bytes, ...]:
         """The keys, in order, of what is encrypted in the directory `store`. Reads the file; raises
         ConfigError if there is something wrong with it."""
         given = (_key(key.get_secret_value()) for key in self.keys)
-        return tuple(chain(given, [] if self.key_file is None else _in_file(Path(self.key_file), store)))
+        return tuple(
+            chain(
+                given,
+                [] if self.key_file is None else _in_file(Path(self.key_file).expanduser(), store, warns),
+            )
+        )
 
 
-def _in_file(path: Path, store: Path) -> Iterator[bytes]:
+def _in_file(path: Path, store: Path, warns: bool) -> Iterator[bytes]:
     """One key a line; what begins with # is a comment. Nothing of it is ever repeated."""
     setting = "store.encryption.key_file"
     try:
-        with path.expanduser().open(encoding="ascii") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            lines = file.read().splitlines()
-    except OSError as exc:
-        raise ConfigError(f"{setting}: {path} cannot be read: {exc.strerror}") from exc
+        found = within_bound(setting, partial(read_regular, path, KEY_FILE_MAX_BYTES))
+        lines, mode = found.content.decode("ascii").splitlines(), found.mode
+    except UnusableFile as exc:
+        raise ConfigError(f"{setting}: {path} {exc}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{setting}: {path} is not text; {NEEDED}") from exc
-    if path.expanduser().resolve().is_relative_to(store.resolve()):
+    if path.resolve().is_relative_to(store.resolve()):
         raise ConfigError(
             f"{setting}: {path} is in the store directory {store}: whoever gets the one has the other, too;"
             " keep it elsewhere"
         )
-    if mode & _OTHERS:
+    if warns and mode & _OTHERS:
         log.warning("key_file_open_to_others", path=str(path), mode=f"{mode:04o}", better=_BETTER)
-    found = [(number, line.strip()) for number, line in enumerate(lines, 1)]
-    keys = [(number, line) for number, line in found if line and not line.startswith("#")]
+    written = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+    keys = [(number, line) for number, line in written if line and not line.startswith("#")]
     if not keys:
         raise ConfigError(f"{setting}: {path} holds no key; {NEEDED}")
     for number, line in keys:

@@ -11,6 +11,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin
@@ -21,11 +23,13 @@ from pydantic import BaseModel, ValidationError
 from proxy.complaints import did_you_mean, is_section, one_line
 from proxy.config import Config, UpstreamConfig
 from proxy.errors import ConfigError
+from proxy.files import UnusableFile, read_regular, within_bound
 from proxy.secrecy import KeyPath, shown_name
 from proxy.units import WRITTEN_BY_PEOPLE
 
 PREFIX: Final = "MCP_TASKPROXY_"
 FILE_VARIABLE: Final = "MCP_TASKPROXY_CONFIG"
+FILE_MAX_BYTES: Final = 1 << 20
 
 FLAGS: Final[Mapping[str, KeyPath]] = {
     "--listen": ("listen",),
@@ -54,6 +58,10 @@ _UNQUOTED: Final = re.compile(r"""(?:[^'"]|'.'|"'"|'<[a-z ]+>'|'\\\w{1,9}')*""")
 _NULL: Final = re.compile(r"(?:~|null|Null|NULL|)\Z")
 
 
+_DEEPEST: Final = 8  # no setting lies half as deep
+_MOST: Final = 100_000  # values; a few lines of aliases to aliases make as many as anybody likes
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One value from one source; `origin` is the source's name for its operator."""
@@ -69,17 +77,30 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]
     `flags` gives values by the names in `FLAGS`; None is not given. Without a file, and without
     `listen`, the client is on stdio; the store is then `state_directory`, unless one is given.
     """
-    given = (list(_from_environment(environ)), list(_from_flags(flags)))
+    try:
+        return _loaded(file, environ, flags)
+    except ConfigError:
+        raise
+    except Exception as exc:  # whatever odd settings make a library stumble over: they are the operator's
+        fault = f"{file or 'the settings'}: they cannot be understood ({type(exc).__name__})"
+        raise ConfigError(fault) from exc
+
+
+def _loaded(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
+    given = (list(islice(_from_environment(environ), _MOST + 1)), list(_from_flags(flags)))
     if file is None and not any(given):
         raise ConfigError(
             "nothing to serve: put the server's command after --, or add --upstream URL or --config FILE"
         )
-    first = list(_from_file(file)) if file else [Setting(("listen",), "stdio", "")]
+    first = list(islice(_from_file(file), _MOST + 1)) if file else [Setting(("listen",), "stdio", "")]
     merged: dict[str, Any] = {"upstream": {}}
     origins: dict[KeyPath, str] = {}
+    if len(first) + sum(map(len, given)) > _MOST:
+        raise ConfigError(f"{file or 'the settings'}: more than {_MOST} values")
     for layer in (first, *given):
         _forget_the_other_kind(merged, layer)
         for setting in layer:
+            _refuse_what_no_setting_has(setting)
             _put(merged, setting)
             origins[setting.path] = setting.origin
     try:
@@ -126,7 +147,35 @@ def _put(merged: dict[str, Any], setting: Setting) -> None:
     section[last] = setting.value
 
 
+def _refuse_what_no_setting_has(setting: Setting) -> None:
+    """No path, word, header or URL has a zero byte or half a character in it. Raises ConfigError."""
+    name = ".".join(map(shown_name, setting.path))
+    texts = [*setting.path, *islice(_texts(setting.value, _DEEPEST), _MOST + 1)]
+    if len(texts) > _MOST:
+        raise ConfigError(f"{setting.origin}: {name}: more than {_MOST} values")
+    for text in texts:
+        if "\0" in text:
+            raise ConfigError(f"{setting.origin}: {name}: a zero byte is in it")
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ConfigError(f"{setting.origin}: {name}: what is in it is no text in UTF-8")
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    """All that is in a value; of a list that contains itself, enough."""
+    yield ""  # each value counts
+    match value:
+        case str():
+            yield value
+        case list() | tuple() if depth:
+            for part in value:
+                yield from _texts(part, depth - 1)
+        case dict() if depth:
+            yield from _texts([*value.keys(), *value.values()], depth - 1)
+
+
 def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Setting]:
+    if len(path) > _DEEPEST:  # also what contains itself, by an alias
+        raise ConfigError(f"{origin}: nested too deeply")
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from _leaves((*path, str(key)), inner, origin)
@@ -165,9 +214,10 @@ class _FileLoader(_Loader):
 
 def _from_file(file: Path) -> Iterator[Setting]:
     try:
-        found = yaml.load(file.read_text("utf-8"), Loader=_FileLoader)  # noqa: S506 - it is a SafeLoader
-    except OSError as exc:
-        raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
+        text = within_bound(str(file), partial(read_regular, file, FILE_MAX_BYTES)).content.decode("utf-8")
+        found = yaml.load(text, Loader=_FileLoader)  # noqa: S506 - it is a SafeLoader
+    except UnusableFile as exc:
+        raise ConfigError(f"{file}: {exc}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{file}: not UTF-8 at byte {exc.start}") from exc
     except (yaml.YAMLError, RecursionError) as exc:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +14,14 @@ import pytest
 import yaml
 
 from proxy import __version__
+from proxy.assembly import open_store
 from proxy.cli import run
 from proxy.config import Config
 from proxy.ending import Deadline
 from proxy.errors import ConfigError
+from proxy.metrics import Metrics
 from proxy.sources import load
+from tests.manual_clock import ManualClock
 from tests.restored_logging import restored_logging
 
 PYTHON = sys.executable
@@ -218,7 +223,7 @@ def test_the_version(shell: Shell) -> None:
             "upstream.command: no program 'no-such-program' that can be run",
         ),
         ((*LISTEN, "--", "/dev/null"), "upstream.command: no program '/dev/null' that can be run"),
-        ((*LISTEN, "--", ""), "upstream.command: no program '' that can be run"),
+        ((*LISTEN, "--", ""), "command: upstream.command: the command's first word, the program, is empty"),
         (("--config", "/no/such/file"), "/no/such/file: cannot be read: No such file or directory"),
     ],
 )
@@ -242,6 +247,76 @@ def test_the_program_is_looked_up_where_it_will_run(shell: Shell, tmp_path: Path
     file.write_text(yaml.safe_dump({"upstream": {"command": ["sh"], "cwd": "/no/such"}}))
     shell.configs.clear()
     assert shell.complaint("--config", str(file)) == "upstream.cwd: no directory '/no/such'"
+
+
+@pytest.mark.parametrize(
+    "settings, line",
+    [
+        ("store: {url: 'disk:DIR/store', encryption: {key_file: DIR/none}}", "none cannot be read: No such"),
+        (
+            "store: {url: 'disk:DIR/store', encryption: {key_file: DIR/bad}}",
+            "bad, line 1: a key is 32",
+        ),
+        (
+            "store: {url: 'disk:DIR/store', encryption: {key_file: DIR/store/key}}",
+            "is in the store directory",
+        ),
+        ("store: {url: 'disk:DIR/store', encryption: {key_file: DIR/fifo}}", "fifo is no regular file"),
+        ("store: {url: 'disk:DIR/store', encryption: {key_file: /dev/zero}}", "zero is no regular file"),
+        ("store: {url: 'disk:DIR/store', encryption: {key_file: DIR/large}}", "large is over 65536 bytes"),
+        ("store: {url: 'disk:DIR/store', encryption: {key_file: DIR}}", "is no regular file"),
+        ("JWT {jwks_file: DIR/fifo, ", "auth.jwt.jwks_file: DIR/fifo is no regular file"),
+        ("JWT {jwks_file: /dev/zero, ", "auth.jwt.jwks_file: /dev/zero is no regular file"),
+        ("JWT {jwks_file: DIR/large, ", "auth.jwt.jwks_file: DIR/large is over 262144 bytes"),
+        ("upstream: {command: [sh], cwd: DIR/none}", "upstream.cwd: no directory 'DIR/none'"),
+        ("upstream: {command: [sh], cwd: DIR/bad}", "upstream.cwd: no directory 'DIR/bad'"),
+    ],
+)
+@pytest.mark.parametrize("start", [True, False], ids=["start", "check"])
+def test_a_file_that_cannot_be_used_is_found_before_the_first_call(
+    shell: Shell, tmp_path: Path, settings: str, line: str, start: bool
+) -> None:
+    """By check-config, too."""
+    (tmp_path / "store").mkdir()
+    for name, text in {"bad": "s3cret", "store/key": base64.b64encode(bytes(32)).decode()}.items():
+        (tmp_path / name).write_text(text)
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(300_000)
+    os.mkfifo(tmp_path / "fifo")
+    jwt = "auth: {jwt: {issuer: i, audience: [a], "
+    settings = settings.replace("JWT {", jwt).replace("DIR", str(tmp_path))
+    settings += "}}" if settings.startswith(jwt) else ""
+    file_ = tmp_path / "f.yaml"
+    upstream = "" if "upstream" in settings else "\nupstream: {command: [sh]}"
+    file_.write_text(f"listen: 127.0.0.1:0\n{settings}{upstream}")
+    if start and "key_file" in settings:  # where the store is opened, which is not done here
+        with pytest.raises(ConfigError) as caught:
+            open_store(load(file_, {}, {}), ManualClock(), Metrics())
+        said = caught.value.message
+    else:
+        said = shell.complaint(*([] if start else ["check-config"]), "--config", str(file_))
+    assert line.replace("DIR", str(tmp_path)) in said
+    assert "s3cret" not in said
+
+
+def test_the_keys_of_an_issuer_may_come_later(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    jwt = f"{{issuer: i, audience: [a], jwks_file: {tmp_path}/none}}"
+    file.write_text(f"{{listen: '127.0.0.1:0', upstream: {{command: [sh]}}, auth: {{jwt: {jwt}}}}}")
+    assert shell("check-config", "--config", str(file)) == 0
+    assert shell("--config", str(file)) == 0
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "FIFO", "/dev", "LARGE"])
+def test_a_configuration_that_is_no_regular_file_or_too_large_is_named(
+    shell: Shell, tmp_path: Path, file: str
+) -> None:
+    os.mkfifo(tmp_path / "FIFO")
+    with (tmp_path / "LARGE").open("wb") as made:
+        made.truncate((1 << 20) + 1)
+    path = str(tmp_path / file)
+    fault = "is over 1048576 bytes" if file == "LARGE" else "is no regular file"
+    assert shell.complaint("--config", path) == f"{path}: {fault}"
 
 
 # What goes wrong while it serves.

@@ -23,9 +23,9 @@ TABLE: Final = """
     app, assembly, assembly_auth, assembly_upstream, assembly_legacy, cli, __main__  -> everything
     downstream          -> sessions, routing, owners, limits, eras, protocol, auth
     routing             -> sessions, upstream, stores, tasks, eras, owners, limits, protocol, auth, audit
-    auth                -> owners, protocol
+    auth                -> owners, protocol, files
     sessions            -> eras, owners, protocol
-    upstream            -> eras, owners, config, protocol
+    upstream            -> eras, owners, config, protocol, secrecy
     stores              -> tasks
     tasks               -> protocol
     eras                -> protocol
@@ -33,15 +33,16 @@ TABLE: Final = """
     audit               -> owners, tasks
     limits              -> owners, config
     owners              -> config
-    sources             -> complaints, config, units, secrecy
+    sources             -> complaints, config, units, secrecy, files
     complaints          -> config, secrecy
     config              -> addresses, units, sections, secrecy, config_limits, config_auth, config_encryption
     secrecy             ->
     config_auth         -> addresses, sections, units
-    config_encryption   -> sections
+    config_encryption   -> sections, addresses, files
     config_limits       -> sections, units
     sections            -> units
     addresses           ->
+    files               ->
     units               ->
     pid1                ->
     ending              ->

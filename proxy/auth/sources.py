@@ -5,15 +5,19 @@ Above: `keys`, `client_credentials`. Below: the shared `aiohttp.ClientSession`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import aiohttp
 import anyio
+from anyio import CapacityLimiter, to_thread
+
+from proxy.files import KEY_SET_MAX_BYTES, UnusableFile, read_regular
 
 FETCH_TIMEOUT_S: Final = 8.0  # below what a client waits for keys
-MAX_BYTES: Final = 256 * 1024
+MAX_BYTES: Final = KEY_SET_MAX_BYTES
 
 _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
 
@@ -62,14 +66,29 @@ async def _answer(
         raise SourceError(f"it could not be reached ({type(exc).__name__})") from exc
 
 
-async def read_file(path: Path) -> bytes:
-    """What is in the file now. Raises SourceError."""
-    try:
-        with anyio.fail_after(FETCH_TIMEOUT_S):
-            async with await anyio.open_file(path, "rb") as file:
-                text = await file.read(MAX_BYTES + 1)
-    except OSError as exc:
-        raise SourceError(f"{path} cannot be read ({exc.strerror or type(exc).__name__})") from exc
-    if len(text) > MAX_BYTES:
-        raise SourceError(f"{path} is over {MAX_BYTES} bytes")
-    return text
+class FileSource:
+    """A file that may change at any time. Where the disk hangs one thread waits for it, and nobody else."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reading = threading.Lock()
+
+    async def read(self) -> bytes:
+        """What is in the file now. Raises SourceError."""
+        try:
+            with anyio.fail_after(FETCH_TIMEOUT_S):
+                return await to_thread.run_sync(
+                    self._read, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+                )
+        except TimeoutError as exc:
+            raise SourceError(f"{self._path} did not answer within {FETCH_TIMEOUT_S:g} s") from exc
+
+    def _read(self) -> bytes:
+        if not self._reading.acquire(blocking=False):
+            raise SourceError(f"{self._path} does not answer")
+        try:
+            return read_regular(self._path, MAX_BYTES).content
+        except UnusableFile as exc:
+            raise SourceError(f"{self._path} {exc}") from exc
+        finally:
+            self._reading.release()

@@ -21,9 +21,10 @@ from anyio.lowlevel import checkpoint
 from proxy.errors import ServerGone, UpstreamClosed, UpstreamProtocolError, UpstreamUnavailable
 from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Metrics
-from proxy.protocol.envelope import JsonError, check, one_line
+from proxy.protocol.envelope import LARGE, JsonError, check, one_line
 from proxy.protocol.lines import Line, LineSplitter, Oversized, Tail
 from proxy.protocol.salvage import EDGE_BYTES, answered_at_beginning, answered_at_end, may_answer_at_end
+from proxy.secrecy import masked_program
 from proxy.upstream.base import NO_HEADERS, Headers, Receiver
 from proxy.upstream.endpoint import OUTCOME_UNKNOWN
 from proxy.upstream.pipes import ErrorLog, Outbox, drain, printable
@@ -124,7 +125,8 @@ class StdioTransport:
         """
         if self._outbox is None or self._over.is_set():
             raise ServerGone(f"upstream {self._name!r} is not running")
-        await self._outbox.send(one_line(message) + b"\n")
+        line = one_line(message)
+        await (self._outbox.send(line + b"\n") if len(line) <= LARGE else self._outbox.send(line, b"\n"))
 
     def abandon(self, call: int) -> None:
         """See `Transport`. Nothing is held here for a call."""
@@ -151,10 +153,9 @@ class StdioTransport:
             return ProcessGroup(self._command, inherited | self._env, self._cwd)
         except (OSError, ValueError) as exc:
             reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
-            where = "" if self._cwd is None else f" in {str(self._cwd)!r}"
-            raise UpstreamUnavailable(
-                f"upstream {self._name!r} could not be started: {self._command[0]!r}{where}: {reason}"
-            ) from exc
+            program, cwd = masked_program(self._command[0]), None if self._cwd is None else str(self._cwd)
+            log.error("server_not_started", server=self._name, program=program, cwd=cwd, reason=reason)
+            raise UpstreamUnavailable(f"upstream {self._name!r} could not be started: {reason}") from exc
 
     async def _move_bytes(self, process: ProcessGroup, outbox: Outbox, pumps: anyio.CancelScope) -> None:
         with pumps:
