@@ -186,6 +186,19 @@ async def test_a_compressed_body_is_never_unpacked() -> None:
         assert status_of(answer) == 415
 
 
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip", "chunked, gzip", "deflate, chunked"])
+async def test_nor_is_one_that_was_compressed_for_the_way(coding: str) -> None:
+    """SEC-003: it is no JSON, and not seen as anything else. RFC 9112, section 6.1."""
+    bomb = gzip.compress(b" " * (1 << 20), 9)
+    head = f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: {coding}\r\n\r\n".encode()
+    async with http_rig() as rig, await rig.connect() as stream:
+        with anyio.fail_after(5):
+            await stream.send(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(bomb), bomb))
+            answer = await stream.receive()
+        assert status_of(answer) == 400
+        assert rig.router.seen == []
+
+
 # -- what the client does not read ---------------------------------------------------------------------
 
 

@@ -106,8 +106,11 @@ class ModernClient:
         tasks: bool = True,
         capabilities: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        address: str | None = None,
     ) -> None:
+        """`address`: where its connections come from."""
         self.url = url
+        self._from = None if address is None else (address, 0)
         self.tasks = tasks
         self.capabilities = dict(capabilities or {})
         self._headers = dict(headers or {})
@@ -115,7 +118,8 @@ class ModernClient:
 
     async def __aenter__(self) -> Self:
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+            connector=aiohttp.TCPConnector(limit=0, local_addr=self._from),
+            timeout=aiohttp.ClientTimeout(total=None),
         )
         return self
 

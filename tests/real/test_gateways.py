@@ -22,6 +22,8 @@ from tests.real.gateways import KINDS, NAME, Gateway
 from tests.real.legacy import Legacy
 from tests.real.modern_client import EVENT_STREAM, ModernClient
 from tests.real.waiting import together
+from tests.upstream.fake_http import FakeHttp
+from tests.upstream.fake_http import status as answering
 
 pytestmark = pytest.mark.anyio
 
@@ -124,6 +126,61 @@ async def test_a_slow_silent_call_is_kept_alive_and_answered(bench: Bench) -> No
     answers = await together(called(url, label) for url, label in zip(front.urls, KINDS, strict=True))
     for label, answer in zip(KINDS, answers, strict=True):
         assert f"finished {label}".encode() in answer
+
+
+DOCUMENTS: Final = [
+    *("/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"),
+    *("/.well-known/oauth-authorization-server", "/.well-known/oauth-authorization-server/as"),
+    *("/.well-known/openid-configuration", "/.well-known/openid-configuration/as"),
+]
+FORGED: Final = {
+    "X-Forwarded-Host": "forged.example",
+    "X-Forwarded-Proto": "forged",
+    "X-Real-IP": "9.9.9.9",
+    "Forwarded": "for=9.9.9.9;host=forged.example",
+    "X-User": "forged",
+}
+
+
+async def test_clients_find_the_documents_and_cannot_say_who_they_are(bench: Bench) -> None:
+    """RFC 9728, section 3.1; contract section 8. The clients have addresses that are no gateway's."""
+    async with FakeHttp().serving() as http:
+        http.handlers["GET"] = answering(200, b"{}", Content_Type="application/json")
+        settings = {
+            **SETTINGS,
+            "public_url": f"https://{NAME}/mcp",
+            "trusted_proxies": ["127.0.0.1"],
+            "limits": {"failed_lookups": "1/s"},
+        }
+        proxy = await bench.proxy(http.url, settings)
+
+        async def tried(kind: str, address: str) -> None:
+            gateway = Gateway(kind, bench.home, proxy.port)
+            bench.stack.push_async_callback(gateway.stop)
+            await gateway.start()
+            async with aiohttp.ClientSession(headers={**HOST, **FORGED, "Mark": kind}) as session:
+                for path in DOCUMENTS:
+                    async with session.get(gateway.url.replace("/mcp", path)) as response:
+                        assert (response.status, await response.read()) == (HTTPStatus.OK, b"{}"), path
+                async with session.post(gateway.url, json={"jsonrpc": "2.0", "method": "x"}) as response:
+                    assert response.status == HTTPStatus.ACCEPTED
+            async with ModernClient(gateway.url, headers=HOST, address=address) as client:
+                answers = [
+                    await client.get_task("tpx-" + "A" * 32, headers={"X-Forwarded-For": f"9.9.9.{n}"})
+                    for n in range(20)
+                ]
+            assert answers[0].error["code"] == -32602
+            assert HTTPStatus.TOO_MANY_REQUESTS in [answer.status for answer in answers]
+
+        with anyio.fail_after(BOUND_S):
+            async with anyio.create_task_group() as group:
+                for number, kind in enumerate(KINDS, 2):
+                    group.start_soon(tried, kind, f"127.0.0.{number}")
+    for kind in KINDS:
+        came = [seen for seen in http.seen if seen.headers.get("Mark") == kind]
+        assert len(came) > len(DOCUMENTS)
+        for seen in came:
+            assert not set(seen.headers.values()) & set(FORGED.values()), seen.headers
 
 
 @pytest.mark.parametrize("kind", KINDS)
