@@ -5,7 +5,8 @@ server says comes on one event stream, opened by GET; its first event, `endpoint
 which our messages go by POST. Transports 2024-11-05, "HTTP with SSE".
 
 The stream is the session: if it ends, everything in flight is lost, and a new one needs a new handshake.
-Nothing on it says which call an event belongs to. A POST is never sent twice.
+Nothing on it says which call an event belongs to. A POST is never sent twice, but for one that was refused
+for our own credential (`endpoint`).
 """
 
 from __future__ import annotations
