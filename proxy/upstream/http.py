@@ -5,8 +5,8 @@ The answer to a request is a JSON body or an event stream; what the server says 
 on a GET stream, which is kept open for the life of the session. Transports 2025-03-26 ... 2025-11-25,
 "Streamable HTTP".
 
-A POST is never sent twice, but for one that was refused for our own credential (`endpoint`). A stream that breaks before the answer is resumed by GET if its events had
-ids; otherwise the call is lost, outcome unknown.
+A POST is never sent twice, but for one that was refused for our own credential (`endpoint`). A stream that
+breaks before the answer is resumed by GET if its events had ids; otherwise the call is lost, outcome unknown.
 """
 
 from __future__ import annotations
