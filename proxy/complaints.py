@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from proxy.config import Config, NotYet
-from proxy.secrecy import MASK, KeyPath, is_of_secrets, masked_url, may_be_secret, shown_name
+from proxy.secrecy import MASK, KeyPath, holds_secrets, is_of_secrets, masked_url, may_be_secret, shown_name
 
 Location: TypeAlias = tuple[int | str, ...]
 
@@ -44,9 +44,11 @@ def one_line(errors: Iterable[ErrorDetails], origins: Mapping[KeyPath, str], kno
     `origins` tells which source gave which key; `known` are all keys there are.
     """
     error = min(errors, key=lambda e: e["type"] != "extra_forbidden")
-    loc = error["loc"]
-    fault = _unknown_key(loc, known) if error["type"] == "extra_forbidden" else _bad_value(error)
-    return ": ".join(part for part in (_origin(_names(loc), origins), _dotted(_shown(error)), fault) if part)
+    if error["type"] == "extra_forbidden":
+        loc, fault = _unknown_key(error, known)
+    else:
+        loc, fault = _shown(error), _bad_value(error)
+    return ": ".join(part for part in (_origin(_names(error["loc"]), origins), _dotted(loc), fault) if part)
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
@@ -89,13 +91,20 @@ def _bad_value(error: ErrorDetails) -> str:
     return f"found {type(error['input']).__name__ if secret else shown(error['input'])}; {need}"
 
 
-def _unknown_key(loc: Location, known: Iterable[KeyPath]) -> str:
-    *above, word = loc
-    hint = did_you_mean(str(word), _section_at(above).model_fields)
+def _unknown_key(error: ErrorDetails, known: Iterable[KeyPath]) -> tuple[Location, str]:
+    """Where it is and what is wrong. `{headers: X-Key, abc}` makes a key of what may be a secret: so it is
+    named if it is near one of ours, or if it stands, with a value, where there are no secrets."""
+    *above, word = error["loc"]
+    ours = _section_at(above).model_fields
+    hint = did_you_mean(str(word), ours)
     if not hint:
         elsewhere = next((key for key in known if key[-1] == word), None)
         hint = f", did you mean {_dotted(elsewhere)!r}?" if elsewhere else ""
-    return f"unknown key{hint}"
+    if hint:
+        return error["loc"], f"unknown key{hint}"
+    if error["input"] is not None and not holds_secrets(_names(tuple(above))):
+        return (*above, shown_name(str(word))), "unknown key"
+    return (*above, MASK), f"unknown key; known are {', '.join(ours)}"
 
 
 def _section_at(loc: Iterable[int | str]) -> type[BaseModel]:

@@ -39,6 +39,19 @@ def _not_eavesdropped(value: str) -> str:
     return value
 
 
+def _issuer(value: str) -> str:
+    """Any text is an issuer's name; of a URL nothing may be secret, since clients are told of it."""
+    if "://" not in value:
+        return value
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        raise ValueError("that is not a URL") from None
+    if "@" in parts.netloc:
+        raise ValueError("credentials do not belong in a URL: they would be published")
+    return value
+
+
 def _header_name(value: str) -> str:
     name = value.lower()
     if not _HEADER_NAME.match(value) or name in _OF_EACH_MESSAGE or name.startswith("mcp-"):
@@ -68,7 +81,7 @@ Scope: TypeAlias = Annotated[str, AfterValidator(_scope)]
 class JwtConfig(Section):
     """Tokens that are verified here: off without this section, and never by a section that is empty."""
 
-    issuer: Text | None = None
+    issuer: Annotated[Text, AfterValidator(_issuer)] | None = None
     audience: tuple[Text, ...] = Field(default_factory=tuple)
     jwks_url: SafeUrl | None = None
     jwks_file: Annotated[FilePath, Field(min_length=1)] | None = None

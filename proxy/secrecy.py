@@ -31,7 +31,20 @@ _PARTLY: Final[tuple[KeyPath, ...]] = (
 )
 """Of these, something can be shown once they are known to be right."""
 
+_OF_SECRETS: Final[tuple[KeyPath, ...]] = (("auth", "upstream"), ("auth", "jwt"), ("store", "encryption"))
+"""Sections in which a secret is easily put a line too high or too low."""
+
+_SECRET_URLS: Final[tuple[KeyPath, ...]] = (
+    ("upstream", "url"),
+    ("auth", "jwt", "jwks_url"),
+    ("auth", "upstream", "token_url"),
+    ("auth", "upstream", "resource"),
+)
+"""Whose path may be secret, too, as that of many hosted servers. The others are told to everybody."""
+
 _USER: Final = re.compile(r"(?<=://)[^/?#]*@")
+_PATH: Final = re.compile(r"(?<=://)([^/?#]*)(/[^?#]*)")
+_PLAIN_PATH: Final = re.compile(r"(/([a-z]{1,8}|v\d{1,2}|streamable-http)){0,3}/?")
 _QUERY: Final = re.compile(r"([?#]).+", re.DOTALL)
 _OPTION: Final = re.compile(r"-\w|--\w[\w-]*", re.ASCII)
 _NAME: Final = re.compile(r"\w[\w-]{0,29}", re.ASCII)
@@ -40,7 +53,13 @@ _NAME: Final = re.compile(r"\w[\w-]{0,29}", re.ASCII)
 def may_be_secret(path: KeyPath) -> bool:
     """Whether a value there must not be repeated as long as nobody knows what it is: what stands in the place
     of a section may be what belongs into it."""
-    return any(path[: len(one)] == one or one[: len(path)] == path for one in _WHOLLY + _PARTLY)
+    places = _WHOLLY + _PARTLY + _OF_SECRETS
+    return any(path[: len(one)] == one or one[: len(path)] == path for one in places)
+
+
+def holds_secrets(section: KeyPath) -> bool:
+    """Whether a key there that is none of ours may be a secret that belongs to the line before it."""
+    return bool(section) and any(one[: len(section)] == section for one in _WHOLLY + _PARTLY)
 
 
 def is_of_secrets(path: KeyPath) -> bool:
@@ -60,13 +79,22 @@ def masked(settings: Any, path: KeyPath = ()) -> Any:
         case str() if any(path[: len(one)] == one for one in _WHOLLY):
             return MASK
         case str() if "://" in settings:
-            return masked_url(settings)
+            return masked_url(settings) if path in _SECRET_URLS else _without_user_and_query(settings)
         case _:
             return settings
 
 
 def masked_url(url: str) -> str:
-    """Without what is secret in many: user, query, fragment."""
+    """Without what is secret in many: user, query, fragment; and the path, unless it is a plain one, such as
+    `/mcp`: of three words at most, of up to eight small letters each, or versions such as `v1`."""
+    return _PATH.sub(_masked_path, _without_user_and_query(url))
+
+
+def _masked_path(match: re.Match[str]) -> str:
+    return match[0] if _PLAIN_PATH.fullmatch(match[2]) else f"{match[1]}/{MASK}"
+
+
+def _without_user_and_query(url: str) -> str:
     return _QUERY.sub(rf"\1{MASK}", _USER.sub(f"{MASK}@", url))
 
 

@@ -21,10 +21,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from proxy.complaints import did_you_mean, is_section, one_line
-from proxy.config import Config, UpstreamConfig
+from proxy.config import Config, ToolRule, UpstreamConfig
 from proxy.errors import ConfigError
 from proxy.files import UnusableFile, read_regular, within_bound
-from proxy.secrecy import KeyPath, shown_name
+from proxy.secrecy import MASK, KeyPath
 from proxy.units import WRITTEN_BY_PEOPLE
 
 PREFIX: Final = "MCP_TASKPROXY_"
@@ -149,7 +149,9 @@ def _put(merged: dict[str, Any], setting: Setting) -> None:
 
 def _refuse_what_no_setting_has(setting: Setting) -> None:
     """No path, word, header or URL has a zero byte or half a character in it. Raises ConfigError."""
-    name = ".".join(map(shown_name, setting.path))
+    known = all_keys(Config)
+    parts = range(1, len(setting.path) + 1)
+    name = ".".join(setting.path[n - 1] if setting.path[:n] in known else MASK for n in parts)
     texts = [*setting.path, *islice(_texts(setting.value, _DEEPEST), _MOST + 1)]
     if len(texts) > _MOST:
         raise ConfigError(f"{setting.origin}: {name}: more than {_MOST} values")
@@ -206,7 +208,8 @@ class _FileLoader(_Loader):
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                 if key.value in seen:
-                    fault = f"the key {shown_name(key.value)} stands twice"
+                    name = f"the key {key.value}" if key.value in _OUR_NAMES else "a key"
+                    fault = f"{name} stands twice"
                     raise yaml.constructor.ConstructorError(None, None, fault, key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -282,6 +285,9 @@ def all_keys(model: type[BaseModel], above: KeyPath = ()) -> dict[KeyPath, Any]:
         if is_section(field.annotation):
             keys |= all_keys(field.annotation, (*above, name))
     return keys
+
+
+_OUR_NAMES: Final = frozenset({*ToolRule.model_fields, *(name for key in all_keys(Config) for name in key)})
 
 
 def _holds_several(annotation: Any) -> bool:

@@ -85,7 +85,7 @@ def test_no_odd_value_is_a_fault_of_ours(
         ("upstream: {command: [x]}\ntasks: {tools: &a [*a]}", "tasks.tools[0]: found a list; a section is"),
         ("{[a, b]: c}", "f.yaml: line 1, column 2: found unhashable key"),
         ('upstream: {command: [x, "a\\0b"]}', "f.yaml: upstream.command: a zero byte is in it"),
-        ('upstream: {command: [x], env: {A: "a\\0"}}', "f.yaml: upstream.env.A: a zero byte is in it"),
+        ('upstream: {command: [x], env: {A: "a\\0"}}', "f.yaml: upstream.env.***: a zero byte is in it"),
         ('upstream: {command: [x], env: {"A\\0": a}}', "f.yaml: upstream.env.***: a zero byte is in it"),
         (
             'upstream: {command: [x], cwd: "\\uD83D"}',

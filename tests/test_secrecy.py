@@ -23,13 +23,18 @@ KEY: Final = "czNjcmV0" * 5 + "czM="  # 32 bytes in base64, as a key of the stor
 URL: Final = "https://me:s3cret@h.example/p?k=s3cret#s3cret"
 SECTIONS: Final = [key for key, kind in all_keys(Config).items() if is_section(kind)]
 LEAVES: Final = [key for key, kind in all_keys(Config).items() if not is_section(kind)]
+SECTIONS_OF_SECRETS: Final = [("auth", "upstream"), ("auth", "jwt"), ("store", "encryption")]
 SECRET: Final = {
-    *("upstream.command", "upstream.url", "upstream.env"),
-    *("auth.jwt.jwks_url", "auth.upstream.headers", "auth.upstream.token_url"),
-    *("auth.upstream.client_secret", "auth.upstream.resource"),
-    *("store.url", "store.encryption.keys", "store.encryption.key_file"),
+    *("upstream.command", "upstream.url", "upstream.env", "store.url"),
+    *(".".join(key) for key in LEAVES if key[:2] in SECTIONS_OF_SECRETS),
 }
 """What may be a secret whatever it looks like. Others may be repeated, URLs masked."""
+
+SHOWN_IF_RIGHT: Final = {
+    *("auth.jwt.issuer", "auth.jwt.audience", "auth.jwt.jwks_file", "auth.upstream.client_id"),
+    *("auth.upstream.scopes", "store.encryption.key_file"),
+}
+"""Of these, what is right of any text is no secret."""
 
 
 def told(settings: Any, environ: Mapping[str, str], file: Path) -> str:
@@ -68,7 +73,7 @@ def test_these_settings_may_be_secret() -> None:
 def test_no_setting_is_told_with_a_secret_in_it(key: tuple[str, ...], tmp_path: Path) -> None:
     """Right or wrong, of its kind or of another, from the file or the environment."""
     variable = "MCP_TASKPROXY_" + "__".join(key).upper()
-    is_secret = ".".join(key) in SECRET and key[-1] != "key_file"  # the name of a file may be repeated
+    is_secret = ".".join(key) in SECRET - SHOWN_IF_RIGHT
     words = ["htps://s3cret@h", "server --k=s3cret"] if is_secret else []
     for word in ["https://h.example/p?k=s3cret", *words]:
         for value in (word, [word], ["server", f"--k={word}"], {"N": word}, {word: None}):
@@ -151,6 +156,60 @@ def test_a_name_that_is_half_a_secret_is_not_repeated(where: str, name: str, tmp
     assert "s3cret" not in told(where % name, {}, tmp_path / "f.yaml").replace("env: {}", "")
 
 
+WORD: Final = "s3cretKEY1234567"  # letters and digits, as a name may be
+
+MISPLACED: Final = [
+    "auth: {upstream: {headers: X-Key, %s}}",
+    "auth: {upstream: {headers: {X-Key: a}}, %s}",
+    "auth: {upstream: {client_secret: a, %s: b}}",
+    "auth:\n  upstream:\n    client_id: a\n    %s: b",
+    "auth: {upstream: {client_auth: %s}}",
+    "auth: {upstream: {headers: {%s: a, %s: b}}}",
+    "auth: {upstream: {headers: {%s: }}}",
+    "auth: {upstream: {scopes: %s}}",
+    "auth: {jwt: {audience: %s}}",
+    "auth: {jwt: {algorithms: [%s]}}",
+    "auth: {jwt: {leeway: %s}}",
+    "auth: {jwt: {issuer: 'https://u:%s@h', jwks_url: 'https://h/j', audience: [x]}}",
+    "auth: {jwt: {issuer: 'https://%s@h', jwks_url: 'https://h/j', audience: [x]}}",
+    "auth: {jwt: {issuer: 'https://h', jwks_url: 'https://h/%s', audience: [x]}}",
+    "store: {encryption: {keys: a, %s}}",
+    "store: {encryption: {keys: a}, %s}",
+    "store: {encryption: {%s: a}}",
+    "upstream: {env: A, %s}",
+    "upstream: {env: {%s: a, %s: b}}",
+    "upstream: {env: {'A=%s': b}}",
+    "upstream: {%s: a}",
+    "upstream: {command: [x], %s}",
+    "%s, a",
+    "{drain: 1s, %s}",
+    "{%s: a, %s: b}",
+    "upstream: {url: 'https://h.example/%s/mcp'}",
+    "upstream: {url: 'https://h.example/api/mcp/s/%s'}",
+]
+
+
+@pytest.mark.parametrize("text", MISPLACED)
+def test_what_may_be_a_secret_in_the_wrong_place_is_not_repeated(text: str, tmp_path: Path) -> None:
+    """Such as what stands behind a comma where there are no braces around it."""
+    said = told(text.replace("%s", WORD), {}, tmp_path / "f.yaml")
+    assert said
+    assert WORD not in said
+    assert WORD.lower() not in said
+
+
+def test_an_unknown_key_is_named_where_it_helps(tmp_path: Path) -> None:
+    """Near one of ours, or far from all secrets; else those are listed that belong there."""
+    for text, line in {
+        "auth: {upstream: {client_secrets: a}}": "client_secrets: unknown key, did you mean 'client_secret'?",
+        "tasks: {xyzzy: 1}": "tasks.xyzzy: unknown key",
+        f"store: {{encryption: {{{WORD}: a}}}}": "encryption.***: unknown key; known are keys, key_file",
+        "drain: 1s\ndrain: 2s": "the key drain stands twice",
+        f"{WORD}: 1s\n{WORD}: 2s": "a key stands twice",
+    }.items():
+        assert line in told(text, {}, tmp_path / "f.yaml")
+
+
 def test_a_key_in_the_place_of_the_file_that_holds_it_is_refused(tmp_path: Path) -> None:
     for key in (KEY, KEY[3:]):
         said = told(around(("store", "encryption", "key_file"), key), {}, tmp_path / "f.yaml")
@@ -186,7 +245,15 @@ def test_a_command_line_is_not_repeated(words: list[str], capfd: pytest.CaptureF
         ("https://h/mcp", "https://h/mcp"),
         (URL, "https://***@h.example/p?***"),
         ("http://h?a=b?c", "http://h?***"),
-        ("http://h/@scope/x#y", "http://h/@scope/x#***"),
+        ("http://h/@scope/x#y", "http://h/***#***"),
+        ("https://h.example:8443/api/v1/mcp/", "https://h.example:8443/api/v1/mcp/"),
+        ("https://h/streamable-http", "https://h/streamable-http"),
+        ("https://h/s3cret/mcp", "https://h/***"),
+        ("https://h/mcp/abcdefghi", "https://h/***"),
+        ("https://h/mcp/1234", "https://h/***"),
+        ("https://h/a/b/c/d", "https://h/***"),
+        ("https://h/mcp;s3cret", "https://h/***"),
+        ("https://h//s3cret?k=s3cret", "https://h/***?***"),
     ],
 )
 def test_a_url_is_shown_without_what_is_secret_in_many(url: str, shown: str) -> None:

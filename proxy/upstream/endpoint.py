@@ -27,6 +27,7 @@ from proxy.errors import (
 )
 from proxy.protocol.names import H_LAST_EVENT_ID
 from proxy.protocol.sse import Event, EventDecoder, EventTooLarge
+from proxy.secrecy import masked_url
 from proxy.upstream.base import Verdicts
 
 OUTCOME_UNKNOWN: Final = "outcome unknown: whether it ran cannot be told"
@@ -350,7 +351,7 @@ def _below(prefix: str, path: str) -> str:
 
 
 def _shown(url: URL) -> str:
-    return str(url.with_user(None).with_query(None).with_fragment(None))
+    return masked_url(str(url.with_user(None).with_query(None).with_fragment(None)))
 
 
 def reason(exc: Exception) -> str:
