@@ -11,6 +11,7 @@ from typing import Final
 
 from proxy.clock import Clock
 from proxy.errors import (
+    NoCredential,
     ProxyError,
     UpstreamClosed,
     UpstreamError,
@@ -37,7 +38,10 @@ class Health:
         self._fault = None
 
     def failed(self, fault: ProxyError) -> None:
-        """A session could not be started. 401 and 403 are a server at work, which wants another caller."""
+        """A session could not be started. 401 and 403 are a server at work, which wants another caller. Without
+        a credential of ours nobody has asked it."""
+        if isinstance(fault, NoCredential):
+            return
         wants_another = isinstance(fault, UpstreamRefused) and fault.status is not None
         self._fault = None if wants_another else _words_for(fault)
         self._seen = self._clock.monotonic()

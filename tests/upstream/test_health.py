@@ -8,6 +8,7 @@ import pytest
 
 from proxy.errors import (
     InternalError,
+    NoCredential,
     ProxyError,
     UpstreamClosed,
     UpstreamError,
@@ -49,6 +50,16 @@ def test_a_start_that_succeeds_ends_the_fault() -> None:
     health.failed(UpstreamUnavailable("down"))
     health.works()
     assert health.words() == OK
+
+
+def test_where_we_have_no_credential_nothing_more_is_known_of_the_server() -> None:
+    """That has a line of its own in `/readyz`."""
+    health = Health(ManualClock())
+    health.failed(NoCredential("the authorization server is away"))
+    assert health.words() == OK
+    health.failed(UpstreamUnavailable("down"))
+    health.failed(NoCredential("the authorization server is away"))
+    assert health.words() != OK
 
 
 def test_a_server_that_refuses_its_caller_is_at_work() -> None:

@@ -484,14 +484,14 @@ async def test_a_client_that_goes_away_during_the_start_does_not_end_it() -> Non
     [
         (UpstreamRefused("401", status=HTTPStatus.UNAUTHORIZED, challenges=("Bearer",)), True),
         (UpstreamRefused("401, to us", status=None, challenges=()), False),
-        (NoCredential("the authorization server is away"), False),
+        (NoCredential("the authorization server is away"), True),
     ],
 )
 async def test_a_server_that_refuses_its_caller_is_no_fault_of_the_server(
     refusal: UpstreamError, is_ready: bool
 ) -> None:
     """401 and 403 are answers: every caller gets its own at once, and the proxy stays ready; unless it is its
-    own credential. That has a back-off of its own, which who comes need not sit out here, too."""
+    own credential that is refused. That has a back-off of its own, which who comes need not sit out here, too."""
     async with bench(failing_with(refusal)) as b:
         for _ in range(20):
             assert await b.lease().failed() is refusal
