@@ -38,8 +38,8 @@ class Health:
         self._fault = None
 
     def failed(self, fault: ProxyError) -> None:
-        """A session could not be started. 401 and 403 are a server at work, which wants another caller. Without
-        a credential of ours nobody has asked it."""
+        """A session could not be started. 401 and 403 are a server at work, which wants another caller. Where
+        we have no credential, nobody has asked it."""
         if isinstance(fault, NoCredential):
             return
         wants_another = isinstance(fault, UpstreamRefused) and fault.status is not None

@@ -491,7 +491,7 @@ async def test_a_server_that_refuses_its_caller_is_no_fault_of_the_server(
     refusal: UpstreamError, is_ready: bool
 ) -> None:
     """401 and 403 are answers: every caller gets its own at once, and the proxy stays ready; unless it is its
-    own credential that is refused. That has a back-off of its own, which who comes need not sit out here, too."""
+    own credential that is refused. That has a back-off of its own: nobody need sit out another one here."""
     async with bench(failing_with(refusal)) as b:
         for _ in range(20):
             assert await b.lease().failed() is refusal
