@@ -92,19 +92,19 @@ def _bad_value(error: ErrorDetails) -> str:
 
 
 def _unknown_key(error: ErrorDetails, known: Iterable[KeyPath]) -> tuple[Location, str]:
-    """Where it is and what is wrong. `{headers: X-Key, abc}` makes a key of what may be a secret: so it is
-    named if it is near one of ours, or if it stands, with a value, where there are no secrets."""
+    """Where it is, and what is wrong. `{headers: X-Key, abc}` and `client_secret:abc` make a key of what may
+    be a secret: so it is named only where there are no secrets, with a value, or if it is a name of ours."""
     *above, word = error["loc"]
     ours = _section_at(above).model_fields
     hint = did_you_mean(str(word), ours)
-    if not hint:
-        elsewhere = next((key for key in known if key[-1] == word), None)
-        hint = f", did you mean {_dotted(elsewhere)!r}?" if elsewhere else ""
-    if hint:
-        return error["loc"], f"unknown key{hint}"
-    if error["input"] is not None and not holds_secrets(_names(tuple(above))):
-        return (*above, shown_name(str(word))), "unknown key"
-    return (*above, MASK), f"unknown key; known are {', '.join(ours)}"
+    elsewhere = next((key for key in known if key[-1] == word), None)
+    if not hint and elsewhere:
+        return error["loc"], f"unknown key, did you mean {_dotted(elsewhere)!r}?"
+    is_named = elsewhere or (error["input"] is not None and not holds_secrets(_names(tuple(above))))
+    shown_word = shown_name(str(word)) if is_named else MASK
+    if not hint and not is_named:
+        hint = f"; known are {', '.join(ours)}"
+    return (*above, shown_word), f"unknown key{hint}"
 
 
 def _section_at(loc: Iterable[int | str]) -> type[BaseModel]:

@@ -163,6 +163,10 @@ MISPLACED: Final = [
     "auth: {upstream: {headers: {X-Key: a}}, %s}",
     "auth: {upstream: {client_secret: a, %s: b}}",
     "auth:\n  upstream:\n    client_id: a\n    %s: b",
+    "auth:\n  upstream:\n    client_secret:%s: \n",
+    "auth:\n  upstream:\n    client_secret=%s: \n",
+    "auth: {upstream: {client_secret%s: a}}",
+    "{auth:%s, upstream: {command: [x]}}",
     "auth: {upstream: {client_auth: %s}}",
     "auth: {upstream: {headers: {%s: a, %s: b}}}",
     "auth: {upstream: {headers: {%s: }}}",
@@ -201,7 +205,7 @@ def test_what_may_be_a_secret_in_the_wrong_place_is_not_repeated(text: str, tmp_
 def test_an_unknown_key_is_named_where_it_helps(tmp_path: Path) -> None:
     """Near one of ours, or far from all secrets; else those are listed that belong there."""
     for text, line in {
-        "auth: {upstream: {client_secrets: a}}": "client_secrets: unknown key, did you mean 'client_secret'?",
+        "auth: {upstream: {client_secrets: a}}": "upstream.***: unknown key, did you mean 'client_secret'?",
         "tasks: {xyzzy: 1}": "tasks.xyzzy: unknown key",
         f"store: {{encryption: {{{WORD}: a}}}}": "encryption.***: unknown key; known are keys, key_file",
         "drain: 1s\ndrain: 2s": "the key drain stands twice",
