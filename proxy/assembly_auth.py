@@ -5,6 +5,7 @@ Above: `assembly`. One of the places where concrete classes are named. Contract 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,13 +23,13 @@ from proxy.auth.keys import Keys
 from proxy.auth.own_credential import OwnCredential
 from proxy.auth.sources import FETCH_TIMEOUT_S, FileSource, fetch
 from proxy.auth.spent import SpentTokens
-from proxy.auth.tokens import TokenRules, TokenVerifier
+from proxy.auth.tokens import TokenRules, TokenVerifier, claimed_owner
 from proxy.clock import Clock
 from proxy.config import Config
 from proxy.downstream.admission import Admission
-from proxy.owners import Credentials
+from proxy.owners import Credentials, Owner, owner_of
 from proxy.routing.well_known import OwnMetadata
-from proxy.stores.base import SessionMemory
+from proxy.stores.base import Store
 from proxy.upstream.base import Verdicts
 
 _FIRST_TOKEN_S: Final = FETCH_TIMEOUT_S + 1.0
@@ -71,15 +72,23 @@ class AuthParts:
 
 
 def assemble_auth(
-    config: Config, secret: bytes, client: ClientSession, clock: Clock, memory: SessionMemory
+    config: Config, secret: bytes, client: ClientSession, clock: Clock, store: Store
 ) -> AuthParts:
     auth = config.auth
     metadata = _metadata(config)
     challenger = Challenger(config.public_url, auth.scopes if metadata is not None else ())
     leeway_s = auth.jwt.leeway if auth.jwt.is_on else 0.0
-    spent = SpentTokens(challenger, clock, secret, memory, leeway_s=leeway_s)
     keys = _keys(config, client, clock)
     gate = _gate(config, keys, challenger, secret, clock)
+    spent = SpentTokens(
+        challenger,
+        clock,
+        secret,
+        store,
+        leeway_s=leeway_s,
+        whose=_whose(secret) if isinstance(gate, TokenGate) else None,
+        owns=store.owns if gate is None else _may_own,
+    )
     if not auth.is_own_resource and not auth.upstream.is_given:
         url = config.upstream.url
         urls = UrlMap(url, config.public_url) if url is not None and config.public_url is not None else None
@@ -109,6 +118,21 @@ def _gate(
     if gateway.header is not None:
         return GatewayGate(gateway.header, gateway.trusted, secret)
     return None
+
+
+def _whose(secret: bytes) -> Callable[[str], Owner]:
+    """Of tokens that were verified: those of one subject are one owner's."""
+
+    def whose(authorization: str) -> Owner:
+        token = authorization.strip().partition(" ")[2].strip()
+        return claimed_owner(token, secret) or owner_of(authorization, secret)
+
+    return whose
+
+
+def _may_own(owner: str) -> bool:
+    """Whoever was let in by a gate may have tasks, or make some with another token; nobody is made up."""
+    return True
 
 
 def _own_tokens(config: Config, client: ClientSession, clock: Clock) -> ClientCredentials | None:

@@ -16,9 +16,11 @@ from proxy.auth.own_credential import OwnCredential
 from proxy.auth.spent import SpentTokens
 from proxy.config import Config
 from proxy.downstream.stdio import LOCAL_USER
+from proxy.owners import owner_of
 from proxy.stores.memory import MemoryStore
-from tests.auth.issuer import ISSUER, ONE, key_set
+from tests.auth.issuer import ISSUER, ONE, claims, key_set, token
 from tests.manual_clock import ManualClock
+from tests.stores.records import a_task
 from tests.upstream.fake_http import FakeHttp
 from tests.upstream.fake_http import status as answering
 from tests.upstream.told import until
@@ -31,11 +33,13 @@ OWN = {"mode": "own_resource", "jwt": JWT}
 GATEWAY = {"header": "X-User", "trusted": ["127.0.0.1"]}
 
 
-async def assembled(auth: dict[str, Any], **more: Any) -> AuthParts:
+async def assembled(auth: dict[str, Any], *, store: MemoryStore | None = None, **more: Any) -> AuthParts:
     settings = {"upstream": {"url": "http://127.0.0.1:9/mcp"}, "auth": auth, **more}
     clock = ManualClock()
     async with aiohttp.ClientSession() as client:
-        return assemble_auth(Config.model_validate(settings), b"s" * 32, client, clock, MemoryStore(clock))
+        return assemble_auth(
+            Config.model_validate(settings), b"s" * 32, client, clock, store or MemoryStore(clock)
+        )
 
 
 async def test_without_a_word_everybody_comes_in_and_the_server_decides() -> None:
@@ -47,6 +51,30 @@ async def test_without_a_word_everybody_comes_in_and_the_server_decides() -> Non
     assert not isinstance(parts.credentials, OwnCredential)
     assert parts.metadata is None
     assert parts.report() == {}
+
+
+async def test_tokens_that_are_made_up_have_none_forgotten_whose_owner_has_tasks() -> None:
+    """SEC-003; contract section 8."""
+    store = MemoryStore(clock := ManualClock())
+    await store.create(a_task(clock, owner=owner_of("Bearer one", b"s" * 32).key))
+    spent = (await assembled({}, store=store)).spent
+    assert spent is not None
+    for name in ("one", "of nobody", *(f"junk{number}" for number in range(2_000))):
+        spent.answered(f"Bearer {name}", 401, ())
+    assert spent.knows("Bearer one")
+    assert not spent.knows("Bearer of nobody")
+
+
+async def test_where_tokens_are_verified_those_of_one_subject_are_one_owners() -> None:
+    """However many one has refused; and another token of the same subject may have tasks yet."""
+    spent = (await assembled({"jwt": JWT}, public_url=PUBLIC)).spent
+    assert spent is not None
+    names = [f"Bearer {token(ONE, claims(sub='bob', jti=str(n)))}" for n in range(60)]
+    alices = f"Bearer {token(ONE, claims(sub='alice'))}"
+    for name in (alices, *names):
+        spent.answered(name, 401, ())
+    assert spent.knows(alices)
+    assert [spent.knows(name) for name in names] == [False] * 10 + [True] * 50
 
 
 async def test_the_servers_address_is_put_right_where_ours_is_known() -> None:

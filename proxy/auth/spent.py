@@ -1,7 +1,7 @@
 """Tokens that are worth nothing any more, though nobody asks the server: expired, or refused by it.
 
 Above: `downstream`, before what is answered from the store alone; `upstream` tells what the server says.
-Below: the memory of the store, so that a restart lets none in again. Those that were refused last are known.
+Below: `refusals`, which says whose are kept in mind; `kept_refusals`, so that a restart lets none in again.
 Contract section 8, "A token whose own `exp` has passed, or that upstream last answered 401".
 """
 
@@ -9,94 +9,80 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import struct
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from itertools import islice
-from math import inf
-from typing import Final, Protocol
+from math import ceil, inf
+from typing import Final
 
 import anyio
 from anyio.abc import TaskStatus as StartStatus
 
 from proxy.auth.challenges import Challenger
+from proxy.auth.kept_refusals import KEEP_S, KEY_BYTES, KeptRefusals, Memory
+from proxy.auth.refusals import Refusal, Refusals
 from proxy.auth.tokens import claimed_expiry
 from proxy.clock import Clock
-from proxy.errors import StoreError, Unauthorized
+from proxy.errors import Unauthorized
 from proxy.logs import get_logger
+from proxy.owners import Owner, owner_of
 
-MAX_REFUSED: Final = 10_000
-MAX_KEPT: Final = 200  # of them over a restart: what fits into one value of the store's memory
-KEEP_S: Final = 30 * 86_400.0  # as what is remembered of sessions; tasks seldom live so long
 PAUSE_S: Final = 1.0  # between two writes: whoever makes up tokens must not keep the disk busy
-WRITE_S: Final = 2.0  # for one of them, also when the proxy is about to end
 MAX_CHALLENGE_CHARS: Final = 2_048  # of all that came with one refusal; else ours stands for them
 
-_MEMO: Final = "refused-tokens"
 _PURPOSE: Final = b"mcp-taskproxy refused token 1"
-_KEY_BYTES: Final = 16
-_KEPT: Final = struct.Struct(f">{_KEY_BYTES}sI")  # a token's key, and when it was refused
 
 log = get_logger()
 
 
-class Memory(Protocol):
-    """The part of `stores.base.SessionMemory` that is needed here."""
-
-    async def remember(self, key: str, value: bytes, *, keep_s: float) -> None: ...
-
-    async def recall(self, key: str) -> bytes | None: ...
-
-
 class SpentTokens:
-    """Implements `upstream.base.Verdicts`. `run` has refusals outlive us; `secret` is the store's."""
+    """Implements `upstream.base.Verdicts`. `run` has refusals outlive us; `secret` is the store's. `whose`
+    says whose an `Authorization` is where tokens are verified here, else each is an owner of its own; `owns`,
+    whether an owner has tasks now.
+    """
 
     is_ours: Final = False
 
     def __init__(
-        self, challenger: Challenger, clock: Clock, secret: bytes, memory: Memory, *, leeway_s: float = 0.0
+        self,
+        challenger: Challenger,
+        clock: Clock,
+        secret: bytes,
+        memory: Memory,
+        *,
+        leeway_s: float = 0.0,
+        whose: Callable[[str], Owner] | None = None,
+        owns: Callable[[str], bool] = lambda owner: True,
     ) -> None:
         self._challenger = challenger
         self._clock = clock
         self._secret = secret
-        self._memory = memory
         self._leeway_s = leeway_s
-        self._refused: OrderedDict[bytes, tuple[int, tuple[str, ...]]] = OrderedDict()
+        self._are_verified = whose is not None
+        self._whose = whose or (lambda authorization: owner_of(authorization, secret))
+        self._refused = Refusals(owns, self._now_s)
+        self._kept = KeptRefusals(memory)
         self._changed = anyio.Event()
 
     def __repr__(self) -> str:
-        return f"<SpentTokens {len(self._refused)} refused>"
+        return f"<SpentTokens {self._refused}>"
+
+    def _now_s(self) -> float:
+        return self._clock.wall_ms() / 1000
 
     async def run(self, *, task_status: StartStatus[None]) -> None:
         """Started once the refusals of before are known. Keeps them until cancelled."""
-        await self._recall()
+        for key, refusal in await self._kept.recall():
+            if refusal.until_s > self._now_s():
+                self._refused.put(key, refusal)
         task_status.started()
         try:
             while True:
                 await self._changed.wait()
-                await self._keep()
+                self._changed = anyio.Event()
+                await self._kept.keep(self._refused)
                 await self._clock.sleep(PAUSE_S)
         finally:
-            if self._changed.is_set():
-                await self._keep()
-
-    async def _recall(self) -> None:
-        kept = await self._memory.recall(_MEMO) or b""
-        oldest_s = self._clock.wall_ms() / 1000 - KEEP_S
-        whole = kept[: len(kept) // _KEPT.size * _KEPT.size]
-        self._refused.update({key: (at_s, ()) for key, at_s in _KEPT.iter_unpack(whole) if at_s > oldest_s})
-
-    async def _keep(self) -> None:
-        self._changed = anyio.Event()
-        newest = [
-            _KEPT.pack(key, at_s) for key, (at_s, _) in islice(reversed(self._refused.items()), MAX_KEPT)
-        ]
-        with anyio.move_on_after(WRITE_S, shield=True):
-            try:
-                await self._memory.remember(_MEMO, b"".join(reversed(newest)), keep_s=KEEP_S)
-            except StoreError as exc:  # they are refused until we are restarted
-                log.error("refused_tokens_not_kept", reason=exc.message)
+            await self._kept.keep(self._refused)  # some owners have come to have tasks since
 
     @property
     def wants_all(self) -> bool:
@@ -117,10 +103,8 @@ class SpentTokens:
             if key not in self._refused:
                 log.info("token_refused_upstream")
                 self._changed.set()
-            self._refused.pop(key, None)
-            self._refused[key] = (self._clock.wall_ms() // 1000, told)
-            if len(self._refused) > MAX_REFUSED:
-                self._refused.popitem(last=False)
+            until_s = ceil(self._now_s() + max(0.0, min(KEEP_S, self.good_for_s(authorization))))
+            self._refused.put(key, Refusal(self._whose(authorization).key, until_s, told))
         elif self._refused and HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             self._take_back(self._key(authorization))
 
@@ -133,7 +117,7 @@ class SpentTokens:
         return False
 
     def _take_back(self, key: bytes) -> None:
-        if self._refused.pop(key, None) is not None:
+        if self._refused.remove(key):
             self._changed.set()
 
     def check(self, authorization: str | None) -> None:
@@ -142,7 +126,7 @@ class SpentTokens:
             return
         refusal = self._refused.get(self._key(authorization)) if self._refused else None
         if refusal is not None:
-            raise self._unauthorized("refused_upstream", "the server has refused it", refusal[1])
+            raise self._unauthorized("refused_upstream", "the server has refused it", refusal.challenges)
         if self.good_for_s(authorization) <= 0:
             raise self.expired()
 
@@ -150,7 +134,7 @@ class SpentTokens:
         """Until it has expired by its own word; `inf` for one that does not say when."""
         scheme, _, token = authorization.strip().partition(" ")
         expiry = claimed_expiry(token.strip()) if scheme.lower() == "bearer" else None
-        return inf if expiry is None else expiry + self._leeway_s - self._clock.wall_ms() / 1000
+        return inf if expiry is None else expiry + self._leeway_s - self._now_s()
 
     def expired(self) -> Unauthorized:
         """What is said of one that has expired."""
@@ -163,7 +147,16 @@ class SpentTokens:
             f"the access token is not good: {words}", reason=reason, challenges=challenges or (own,)
         )
 
+    def _token(self, authorization: str) -> str:
+        """However it is spelt. What is signed is one token with whatever signature: of a good one another can
+        be made, by anybody who has it (ECDSA, base64)."""
+        scheme, _, token = authorization.strip().partition(" ")
+        if scheme.lower() != "bearer":
+            return authorization.strip()
+        signed = token.strip().rpartition(".")[0] if self._are_verified else ""
+        return f"bearer {signed or token.strip()}"
+
     def _key(self, authorization: str) -> bytes:
         """Shows nothing of the token, and lets nobody try tokens who has a copy of the memory alone."""
-        value = _PURPOSE + authorization.strip().encode("utf-8", "surrogateescape")
-        return hmac.digest(self._secret, value, hashlib.sha256)[:_KEY_BYTES]
+        value = _PURPOSE + self._token(authorization).encode("utf-8", "surrogateescape")
+        return hmac.digest(self._secret, value, hashlib.sha256)[:KEY_BYTES]

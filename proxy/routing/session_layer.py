@@ -155,7 +155,6 @@ class SessionLayer:
     @asynccontextmanager
     async def _get(self, message: HttpMessage) -> AsyncIterator[Reply]:
         """Listen, or go on reading a stream (F24). The newer of two readers is the one (F38)."""
-        message.check_token()
         session = self._find(message)
         if not _accepts_stream(message, if_silent=False):
             raise _invalid(

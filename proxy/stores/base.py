@@ -73,6 +73,11 @@ class TaskStore(Protocol):
         """
         ...
 
+    def owns(self, owner: str) -> bool:
+        """Whether this owner has tasks that hold something: whatever has not failed. Touches no disk, and
+        does not wait; True where there are too many to look at, or that cannot be known so."""
+        ...
+
     async def unfinished(self) -> list[Task]:
         """Every task of every owner that is not terminal: what a start has to settle."""
         ...

@@ -195,6 +195,9 @@ class DiskStore(AsyncContextManagerMixin):
     async def owned(self, owner: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
         return self._index.owned(owner, after, limit)
 
+    def owns(self, owner: str) -> bool:
+        return self._index.owns(owner)
+
     async def unfinished(self) -> list[Task]:
         return self._index.unfinished()
 

@@ -13,11 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from proxy.clock import Clock
 from proxy.errors import TaskConflict, TaskNotFound
 from proxy.tasks.task import Task, TaskStatus
+
+LOOKED_AT: Final = 100  # tasks of one owner, where the loop must not be held up
 
 
 class Index:
@@ -100,6 +102,15 @@ class Index:
             if not self._is_over(task_id):
                 found.append(without_result(self._tasks[task_id]))
         return found
+
+    def owns(self, owner: str) -> bool:
+        """Whether a live task of `owner` has not failed. Of more than LOOKED_AT one is taken to be such."""
+        ages = self._by_owner.get(owner, ())
+        newest = (task_id for _, task_id in islice(reversed(ages), LOOKED_AT))
+        return len(ages) > LOOKED_AT or any(
+            self._tasks[task_id].status is not TaskStatus.FAILED and not self._is_over(task_id)
+            for task_id in newest
+        )
 
     def counts(self) -> Mapping[TaskStatus, int]:
         """How many tasks of each status there are."""

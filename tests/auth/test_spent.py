@@ -13,8 +13,10 @@ import anyio
 import pytest
 
 from proxy.auth.challenges import Challenger
-from proxy.auth.spent import KEEP_S, MAX_CHALLENGE_CHARS, MAX_KEPT, PAUSE_S, SpentTokens
+from proxy.auth.kept_refusals import IN_ONE_PLACE, KEEP_S
+from proxy.auth.spent import MAX_CHALLENGE_CHARS, PAUSE_S, SpentTokens
 from proxy.errors import StoreError, Unauthorized
+from proxy.owners import Owner, owner_of
 from proxy.stores.memory import MemoryStore
 from tests.auth.issuer import NOW_S, ONE, claims, token
 from tests.manual_clock import ManualClock
@@ -91,15 +93,27 @@ def test_a_token_ends_when_it_says_so(scheme: str, exp: int, leeway_s: float, is
         assert refusal(spent(leeway_s), authorization).reason == "expired"
 
 
-def test_refusals_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SEC-003: who makes up tokens fills no memory."""
-    monkeypatch.setattr("proxy.auth.spent.MAX_REFUSED", 2)
+@pytest.mark.parametrize("spelt", ["bearer {}", "BEARER  {}", " Bearer {} "])
+def test_a_refused_token_is_refused_however_it_is_spelt(spelt: str) -> None:
+    """Whoever verifies tokens takes them all for the same."""
     tokens = spent()
-    for name in ("one", "two", "one", "three"):
-        tokens.answered(f"Bearer {name}", 401, ())
-    tokens.check("Bearer two")
-    refusal(tokens, "Bearer one")
-    refusal(tokens, "Bearer three")
+    tokens.answered("Bearer one", 401, ())
+    refusal(tokens, spelt.format("one"))
+    tokens.check("Bearer ONE")
+    tokens.check("Basic one")
+
+
+def test_a_refused_token_is_refused_with_whatever_signature_where_signatures_are_verified() -> None:
+    """Of one good signature another one can be made, by whoever has the token alone."""
+    clock = ManualClock()
+    challenger, store = Challenger(None), MemoryStore(clock)
+    tokens = SpentTokens(challenger, clock, b"s" * 32, store, whose=lambda authorization: Owner("user-a"))
+    tokens.answered("Bearer head.claims.signature", 401, ())
+    refusal(tokens, "Bearer head.claims.another")
+    tokens.check("Bearer head.others.signature")
+    unverified = spent()
+    unverified.answered("Bearer head.claims.signature", 401, ())
+    unverified.check("Bearer head.claims.made-up")
 
 
 def test_a_challenge_without_end_is_not_kept() -> None:
@@ -117,10 +131,15 @@ class Kept:
     def __init__(self, clock: ManualClock, store: MemoryStore) -> None:
         self.clock = clock
         self.store = store
+        self.owners: set[str] = set()  # that have tasks
+
+    def has_tasks(self, authorization: str) -> None:
+        self.owners.add(owner_of(authorization, b"s" * 32).key)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[SpentTokens]:
-        tokens = SpentTokens(Challenger("https://p.example/mcp"), self.clock, b"s" * 32, self.store)
+        challenger, owns = Challenger("https://p.example/mcp"), lambda key: key in self.owners
+        tokens = SpentTokens(challenger, self.clock, b"s" * 32, self.store, owns=owns)
         with anyio.fail_after(5):
             async with anyio.create_task_group() as tasks:
                 await tasks.start(tokens.run)
@@ -163,6 +182,9 @@ async def test_a_restart_lets_no_token_in_that_the_server_has_refused() -> None:
     async with proxy.run() as tokens:
         tokens.check("Bearer one")
         refusal(tokens, "Bearer two")
+        tokens.answered("Bearer two", 200, ())
+    async with proxy.run() as tokens:
+        assert not tokens.wants_all
 
 
 @pytest.mark.anyio
@@ -170,7 +192,7 @@ async def test_what_is_kept_shows_no_token_and_has_its_bounds() -> None:
     """SEC-003: in number, in age, and in how often it is written."""
     proxy, store = kept()
     async with proxy.run() as tokens:
-        for number in range(MAX_KEPT + 1):
+        for number in range(IN_ONE_PLACE + 1):
             tokens.answered(f"Bearer t{number}", 401, ())
             await anyio.wait_all_tasks_blocked()
         assert store.written == 1
@@ -179,16 +201,64 @@ async def test_what_is_kept_shows_no_token_and_has_its_bounds() -> None:
         assert store.written == 2
         tokens.answered("Bearer t7", 401, ())  # that is known
         await proxy.clock.advance(PAUSE_S)
-    assert store.written == 2
+    assert store.written == 3  # at the end: it is the newest now
     ((_, value),) = await store.remembered("")
     assert b"t7" not in value
     async with proxy.run() as tokens:
         tokens.check("Bearer t0")
         refusal(tokens, "Bearer t1")
-        refusal(tokens, f"Bearer t{MAX_KEPT}")
+        refusal(tokens, f"Bearer t{IN_ONE_PLACE}")
     await proxy.clock.advance(KEEP_S)
     async with proxy.run() as tokens:
         assert not tokens.wants_all
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("came_first", [True, False], ids=["tasks before", "tasks after"])
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+async def test_whoever_makes_tokens_up_has_none_forgotten_by_which_tasks_can_be_had(
+    came_first: bool, is_killed: bool
+) -> None:
+    """Neither in memory, nor over a restart; and the task may come after the refusal."""
+    proxy, store = kept()
+    async with proxy.run() as tokens:
+        if came_first:
+            proxy.has_tasks("Bearer one")
+        tokens.answered("Bearer one", 401, ())
+        await proxy.clock.advance(PAUSE_S)
+        proxy.has_tasks("Bearer one")
+        for number in range(3_000):
+            tokens.answered(f"Bearer junk{number}", 401, ())
+        await proxy.clock.advance(PAUSE_S)
+        refusal(tokens, "Bearer one")
+        written, store.broken = store.written, is_killed
+    store.broken = False
+    assert written <= 4  # the disk has no more to do than before
+    async with proxy.run() as tokens:
+        refusal(tokens, "Bearer one")
+        for number in range(3_000):
+            tokens.answered(f"Bearer more{number}", 401, ())
+        refusal(tokens, "Bearer one")
+
+
+@pytest.mark.anyio
+async def test_what_many_owners_have_is_kept_for_all_of_them() -> None:
+    proxy, store = kept()
+    names = [f"Bearer t{number}" for number in range(500)]
+    async with proxy.run() as tokens:
+        for name in names:
+            proxy.has_tasks(name)
+            tokens.answered(name, 401, ())
+    async with proxy.run() as tokens:
+        for name in names:
+            refusal(tokens, name)
+        written = store.written
+        tokens.answered(names[7], 200, ())
+        await proxy.clock.advance(PAUSE_S)
+        assert store.written > written
+    async with proxy.run() as tokens:
+        tokens.check(names[7])
+        refusal(tokens, names[8])
 
 
 @pytest.mark.anyio

@@ -20,7 +20,14 @@ from joserfc.jwk import RSAKey
 
 from proxy.auth.keys import MAX_AGE_S, WAIT_S, Keys
 from proxy.auth.sources import SourceError
-from proxy.auth.tokens import MAX_TOKEN_BYTES, TokenRefused, TokenRules, TokenVerifier, claimed_expiry
+from proxy.auth.tokens import (
+    MAX_TOKEN_BYTES,
+    TokenRefused,
+    TokenRules,
+    TokenVerifier,
+    claimed_expiry,
+    claimed_owner,
+)
 from proxy.owners import Owner
 from tests.auth.issuer import AUDIENCE, ISSUER, NOW_S, ONE, by_secret, claims, ec, key_set, okp, rsa, token
 from tests.manual_clock import ManualClock
@@ -311,3 +318,12 @@ def test_what_a_token_says_of_its_end_is_read_without_proof(said: Any, expiry: f
 @pytest.mark.parametrize("text", ["", "opaque", "a.b", "a.b.c", "a.e30.c.d", "\udcff.\udcff.\udcff"])
 def test_what_is_no_token_says_nothing_of_its_end(text: str) -> None:
     assert claimed_expiry(text) is None
+
+
+async def test_a_token_that_proves_whose_it_is_says_the_same() -> None:
+    """Of one that proves nothing, nothing is believed but that it was refused."""
+    async with bench() as at:
+        assert claimed_owner(token(), b"s" * 32) == await at.owner_of(token())
+    assert claimed_owner(token(ONE, claims(sub="bob")), b"s" * 32) != claimed_owner(token(), b"s" * 32)
+    for said in ("opaque", "a.b.c", token(ONE, claims(sub=None)), token(ONE, claims(iss=7)), ""):
+        assert claimed_owner(said, b"s" * 32) is None

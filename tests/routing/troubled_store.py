@@ -81,6 +81,9 @@ class TroubledStore:
     async def note(self, old: Task, new: Task) -> None:
         await self._write("note", lambda: self._store.note(old, new))
 
+    def owns(self, owner: str) -> bool:
+        return self._store.owns(owner)
+
     async def owned(self, owner: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
         self._read()
         return await self._store.owned(owner, after=after, limit=limit)

@@ -201,6 +201,23 @@ async def test_an_owner_sees_its_own_tasks_oldest_first(store: TaskStore, clock:
     assert await store.owned("nobody") == []
 
 
+async def test_an_owner_owns_what_has_not_failed_and_is_not_over(
+    store: TaskStore, clock: ManualClock
+) -> None:
+    """Told at once: it is asked for every token that a server refuses."""
+    assert not store.owns("alice")
+    await store.create(task := a_task(clock))
+    assert store.owns("alice")
+    assert not store.owns("bob")
+    await store.compare_and_set(task, failed(task, clock))
+    assert not store.owns("alice")
+    await store.create(task := a_task(clock))
+    await store.compare_and_set(task, completed(task, clock))
+    assert store.owns("alice")
+    await clock.advance(TTL_MS / 1000)
+    assert not store.owns("alice")
+
+
 async def test_lists_follow_the_changes_and_leave_results_out(store: TaskStore, clock: ManualClock) -> None:
     task = a_task(clock)
     await store.create(task)
