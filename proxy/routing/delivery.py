@@ -7,7 +7,8 @@ ours; the asker drops what comes twice. Contract section 4; section 8, "a task u
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -53,12 +54,16 @@ class Delivery:
         delivered = []
         for key, question in questions.items():
             one = None if asked is None else asked.get(key)
-            if await self._is_taken(call, question, answers[key], one):
+            if await self._is_taken(call, partial(question.answer, answers[key]), one):
                 delivered.append(key)
         return delivered
 
+    async def reject(self, call: LiveCall, question: Question, error: bytes) -> None:
+        """The same with the one answer that is a JSON-RPC error (raw error object)."""
+        await self._is_taken(call, partial(question.reject, error), None)
+
     async def _is_taken(
-        self, call: LiveCall, question: Question, value: bytes, asked: OpenQuestion | None
+        self, call: LiveCall, send: Callable[[], Awaitable[None]], asked: OpenQuestion | None
     ) -> bool:
         """A question that was withdrawn takes any answer, and drops it."""
         ran_before, pauses = call.ran_before, Pauses(FIRST_PAUSE_S, LAST_PAUSE_S)
@@ -66,7 +71,7 @@ class Delivery:
         while True:
             with self._credentials.next_of(call.request.owner) as came:
                 try:
-                    await question.answer(value)
+                    await send()
                     return True
                 except UpstreamError as exc:
                     fault = exc

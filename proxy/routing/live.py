@@ -88,6 +88,11 @@ class RestoredQuestion:
         if self._real is not None:
             await self._real.answer(result)
 
+    async def reject(self, error: bytes) -> None:
+        await self._attached.wait()
+        if self._real is not None:
+            await self._real.reject(error)
+
     def refuse(self, error: bytes) -> None:
         self._refusal = error
         if self._real is not None:

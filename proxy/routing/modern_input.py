@@ -45,6 +45,9 @@ class ServerQuestion:
         self.value = result
         self.answered.set()
 
+    async def reject(self, error: bytes) -> None:
+        self.refuse(error)
+
     def refuse(self, error: bytes) -> None:
         self.answered.set()
 

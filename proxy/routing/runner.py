@@ -396,7 +396,7 @@ class Runner:
         follower = self._followers.get(task_id)
         if follower is not None:
             for question in follower.call.take([key]).values():
-                question.refuse(error)
+                self.spawn(self._delivery.reject, follower.call, question, error)
 
     def look_again(self, task: Task) -> None:
         """A change of `task` has failed, and may be made all the same: then carry it out."""

@@ -36,6 +36,9 @@ class UrlQuestion:
         self.action = RawObject.parse(result).text("action")
         self.answered.set()
 
+    async def reject(self, error: bytes) -> None:
+        self.refuse(error)
+
     def refuse(self, error: bytes) -> None:
         self.action = "cancel"
         self.answered.set()

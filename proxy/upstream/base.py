@@ -64,8 +64,12 @@ class Question(Protocol):
         """
         ...
 
+    async def reject(self, error: bytes) -> None:
+        """As `answer`, with a JSON-RPC error (raw error object): that is the client's answer."""
+        ...
+
     def refuse(self, error: bytes) -> None:
-        """Send a JSON-RPC error (raw error object) instead, soon; does not wait and cannot fail."""
+        """Send such an error, for there will be no answer, soon; does not wait and cannot fail."""
         ...
 
 

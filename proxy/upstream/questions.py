@@ -60,6 +60,9 @@ class UpstreamQuestion:
     async def answer(self, result: bytes) -> None:
         await self._questions.answer(self, result)
 
+    async def reject(self, error: bytes) -> None:
+        await self._questions.reject(self, error)
+
     def refuse(self, error: bytes) -> None:
         self._questions.refuse(self, error)
 
@@ -215,21 +218,31 @@ class Questions:
 
     async def answer(self, question: UpstreamQuestion, result: bytes) -> None:
         """See `base.Question`. If it fails, or is cancelled, the question is open as before."""
+        told = result
+        if question.related_task is not None:
+            told = with_related_task(result, question.related_task)
+        is_taken = await self._say(question, jsonrpc.result_response(question.id, told))
+        if is_taken and question.method == names.ROOTS_LIST:
+            self._roots = told
+
+    async def reject(self, question: UpstreamQuestion, error: bytes) -> None:
+        """See `base.Question`; and as above."""
+        await self._say(question, jsonrpc.error_response(question.id, error))
+
+    async def _say(self, question: UpstreamQuestion, message: bytes) -> bool:
+        """Whether it was for us to say, and is said."""
         if question not in self._open or question.being_answered:
-            return
+            return False
         question.being_answered = True
         self._take_from_holder(question)
-        if question.related_task is not None:
-            result = with_related_task(result, question.related_task)
         try:
-            await self._send(jsonrpc.result_response(question.id, result))
+            await self._send(message)
         except BaseException:
             question.being_answered = False
             self._give_back(question)
             raise
         self._close(question)
-        if question.method == names.ROOTS_LIST:
-            self._roots = result
+        return True
 
     def refuse(self, question: UpstreamQuestion, error: bytes) -> None:
         """See `base.Question`."""

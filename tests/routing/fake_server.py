@@ -163,7 +163,8 @@ class Wire:
         if (fault := self._server.send_fault) is not None and call is None:
             raise fault
         parsed = json.loads(message, parse_int=lambda text: int(text) if len(text) < 1_000 else text)
-        if "result" in parsed and (fault := self._server.answer_fault) is not None:
+        is_answer = "result" in parsed or parsed.get("error") == self._server.refusal
+        if is_answer and (fault := self._server.answer_fault) is not None:
             self._server.answers_refused += 1
             raise fault
         self.heard.append(parsed)
@@ -274,6 +275,7 @@ class FakeServer:
         self.send_fault: UpstreamError | None = None
         self.answer_fault: UpstreamError | None = None  # of answers to its questions alone
         self.answers_refused = 0
+        self.refusal: dict[str, Any] = {"code": -1, "message": "no"}  # as a client answers
         self.dies_unseen = False  # and the next request is the first to learn of it
         self.reads = anyio.Event()
         self.reads.set()

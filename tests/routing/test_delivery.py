@@ -328,19 +328,26 @@ async def test_a_client_that_does_not_come_back_after_the_refusal_ends_its_call(
 # -- 2025 tasks ------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_in_the_2025_dialect_is_sent_until_it_is_taken() -> None:
+@pytest.mark.parametrize("is_error", [False, True], ids=["result", "error"])
+async def test_an_answer_in_the_2025_dialect_is_sent_until_it_is_taken(is_error: bool) -> None:
+    """An error that the client answers with is an answer, too."""
     async with bench_2025() as it:
         client = it.client()
         task, call = await client.task()
         question = call.elicit()
         await it.rig.settle()
         it.rig.server.answer_fault = BUSY
-        assert client.answer(client.channel.questions[0])
+        refusal = it.rig.server.refusal
+        if is_error:
+            assert client.refuse(client.channel.questions[0])
+        else:
+            assert client.answer(client.channel.questions[0])
         await it.rig.pass_time(100)
         assert (await client.get(task))["status"] == "working"
         it.rig.server.answer_fault = None
         await it.rig.pass_time(LAST_PAUSE_S)
-        assert await question.answer() == YES
+        [answer] = question.answers
+        assert (answer.get("result"), answer.get("error")) == ((None, refusal) if is_error else (YES, None))
         call.answer()
         await it.rig.settle()
         assert (await client.get(task))["status"] == "completed"

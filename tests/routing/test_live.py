@@ -36,6 +36,10 @@ class Asked:
     async def answer(self, result: bytes) -> None:
         self.answered.append(result)
 
+    async def reject(self, error: bytes) -> None:
+        """As `refuse`."""
+        self.refuse(error)
+
     def refuse(self, error: bytes) -> None:
         self.refused.append(error)
 
