@@ -19,7 +19,7 @@ from proxy.errors import UpstreamError, UpstreamRefused
 from proxy.logs import get_logger
 from proxy.owners import Credentials
 from proxy.routing.live import LiveCall, OpenQuestion
-from proxy.upstream.base import Question
+from proxy.upstream.base import Outcome, Question
 
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 8.0
@@ -61,6 +61,23 @@ class Delivery:
     async def reject(self, call: LiveCall, question: Question, error: bytes) -> None:
         """The same with the one answer that is a JSON-RPC error (raw error object)."""
         await self._is_taken(call, partial(question.reject, error), None)
+
+    async def of_round(self, call: LiveCall, send: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """What a modern server answers to the round in which the answers go out. A task's is sent again, with
+        its owner's next token, where the server refused the token, and so has not run it (contract I2)."""
+        until: float | None = None
+        while True:
+            with self._credentials.next_of(call.request.owner) as came:
+                try:
+                    return await send()
+                except UpstreamRefused as exc:
+                    now = self._clock.monotonic()
+                    until = now + BOUND_S if until is None else until
+                    waits = call.is_task and call.request.owner.has_token and _token_refused(exc)
+                    if not waits or now >= until:
+                        raise _loss(exc) from exc
+                    log.warning("answer_not_delivered", reason=exc.message, tried_for_s=BOUND_S)
+                await self._wait_for_token(call, came, until)
 
     async def _is_taken(
         self, call: LiveCall, send: Callable[[], Awaitable[None]], asked: OpenQuestion | None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from functools import partial
 from typing import Final
 
 import anyio
@@ -280,7 +281,9 @@ class Runner:
             ttl_ms = int(self._policy.runtime_limit_s * 1_000)
             return await UpstreamTask(call, session, self._clock).outcome(params, ttl_ms)
         if resumes is None:
-            return await self._sent(call, session, params)
+            if call.next_params is None:
+                return await self._sent(call, session, params)
+            return await self._delivery.of_round(call, partial(self._sent, call, session, params))
         pending = session.take_up(resumes, call.request.method, call.name, call)
         call.attach(session, resumes.call_id)
         outcome = await session.answer_to(pending)

@@ -162,6 +162,11 @@ class Wire:
             raise ServerGone("upstream 'fake' is not running")
         if (fault := self._server.send_fault) is not None and call is None:
             raise fault
+        if (fault := self._server.call_fault) is not None and call is not None:
+            self._server.calls_refused += 1
+            assert self._receiver is not None
+            self._receiver.lost(call, fault)
+            return
         parsed = json.loads(message, parse_int=lambda text: int(text) if len(text) < 1_000 else text)
         is_answer = "result" in parsed or parsed.get("error") == self._server.refusal
         if is_answer and (fault := self._server.answer_fault) is not None:
@@ -275,6 +280,8 @@ class FakeServer:
         self.send_fault: UpstreamError | None = None
         self.answer_fault: UpstreamError | None = None  # of answers to its questions alone
         self.answers_refused = 0
+        self.call_fault: UpstreamError | None = None  # of requests to it
+        self.calls_refused = 0
         self.refusal: dict[str, Any] = {"code": -1, "message": "no"}  # as a client answers
         self.dies_unseen = False  # and the next request is the first to learn of it
         self.reads = anyio.Event()

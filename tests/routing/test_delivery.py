@@ -5,11 +5,14 @@ I6; contract section 4, "An answer is stored before the ack", and section 8, "it
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final
 
 import pytest
 
+from proxy.eras.era import Era
 from proxy.errors import (
     SessionUnknown,
     UpstreamClosed,
@@ -19,13 +22,16 @@ from proxy.errors import (
     UpstreamUnavailable,
 )
 from proxy.owners import ANONYMOUS, Owner
+from proxy.protocol import names
 from proxy.routing.delivery import BOUND_S, LAST_PAUSE_S, WAITING_FOR_TOKEN
 from proxy.tasks.policy import Policy
 from proxy.upstream.endpoint import UnexpectedStatus
+from proxy.upstream.probe import UpstreamEra
 from tests.routing.bench import ADA, ASKABLE, Bench, Client, Exchanged, bench
 from tests.routing.bench_2025 import bench_2025
-from tests.routing.fake_server import Asked, Call
+from tests.routing.fake_server import TEXT, Asked, Call
 from tests.routing.recovery_bench import restarts
+from tests.routing.test_recovery_rounds import DISCOVERED
 
 pytestmark = pytest.mark.anyio
 
@@ -351,3 +357,65 @@ async def test_an_answer_in_the_2025_dialect_is_sent_until_it_is_taken(is_error:
         call.answer()
         await it.rig.settle()
         assert (await client.get(task))["status"] == "completed"
+
+
+# -- before a modern server ---------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def round_refused(fault: UpstreamError, **how: Any) -> AsyncIterator[tuple[Bench, Client, str]]:
+    """A task of OWNER before a modern server, which meets this fault with the answers in its next round."""
+    async with bench(**how) as rig:
+        rig.era = UpstreamEra(Era.MODERN)
+        rig.server.answers[names.DISCOVER] = DISCOVERED
+        client = rig.client(owner=OWNER)
+        task, call = await rig.task(client)
+        asked = {"method": names.ELICITATION_CREATE, "params": {"message": "?", "requestedSchema": {}}}
+        call.answer({"resultType": "input_required", "inputRequests": {"a": asked}, "requestState": "s"})
+        await rig.settle()
+        [key] = (await client.get(task))["inputRequests"]
+        rig.server.call_fault = fault
+        await client.update(task, {key: YES})
+        await rig.pass_time(100)
+        yield rig, client, task
+
+
+async def test_a_modern_server_gets_the_answers_with_the_owners_next_token() -> None:
+    """Contract I2: what was refused has not run."""
+    async with round_refused(TOKEN_REFUSED) as (rig, client, task):
+        assert (await client.get(task))["statusMessage"] == WAITING_FOR_TOKEN
+        assert rig.server.calls_refused == 1
+        rig.server.call_fault = None
+        rig.credentials.note(OWNER, "Bearer two")
+        call = await rig.server.next_call()
+        assert call.params["inputResponses"] == {"a": YES}
+        call.answer({**TEXT, "resultType": "complete"})
+        await rig.settle()
+        assert (await client.get(task))["status"] == "completed"
+        assert rig.calls.held == 0
+
+
+@pytest.mark.parametrize("fault", [BUSY, FOR_GOOD[-1]], ids=words)
+async def test_a_round_that_may_have_run_or_will_never_be_taken_is_sent_once(fault: UpstreamError) -> None:
+    async with round_refused(fault) as (rig, client, task):
+        told = await client.get(task)
+        assert told["status"] == "failed"
+        assert fault.message in told["error"]["message"]
+        assert rig.server.calls_refused == 1
+
+
+async def test_an_owner_who_does_not_come_back_ends_the_round() -> None:
+    async with round_refused(TOKEN_REFUSED) as (rig, client, task):
+        await rig.pass_time(BOUND_S)
+        told = await client.get(task)
+        assert told["error"]["message"] == f"the answer could not be delivered: {TOKEN_REFUSED.message}"
+        assert rig.calls.held == 0
+
+
+async def test_a_task_that_is_cancelled_while_its_token_is_waited_for_has_ended() -> None:
+    async with round_refused(TOKEN_REFUSED) as (rig, client, task):
+        await client.cancel(task)
+        rig.server.call_fault = None
+        rig.credentials.note(OWNER, "Bearer two")
+        await rig.settle()
+        assert (rig.calls.held, rig.server.calls_seen) == (0, 1)
