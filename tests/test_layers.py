@@ -21,7 +21,7 @@ SOURCES: Final = sorted((ROOT / "proxy").rglob("*.py"))
 
 TABLE: Final = """
     app, assembly, assembly_auth, assembly_upstream, assembly_legacy, cli, __main__  -> everything
-    downstream          -> sessions, routing, owners, limits, eras, protocol, auth
+    downstream          -> sessions, routing, owners, limits, room, eras, protocol, auth
     routing             -> sessions, upstream, stores, tasks, eras, owners, limits, protocol, auth, audit
     auth                -> owners, protocol, files
     sessions            -> eras, owners, protocol
@@ -46,6 +46,8 @@ TABLE: Final = """
     units               ->
     pid1                ->
     ending              ->
+    aside               ->
+    room                ->
     logs                ->
     metrics             ->
     clock               ->
@@ -53,7 +55,7 @@ TABLE: Final = """
 """
 
 PURE: Final = frozenset({"protocol", "eras", "tasks"})
-FOR_ALL: Final = frozenset({"errors", "logs", "metrics", "clock"})
+FOR_ALL: Final = frozenset({"errors", "logs", "metrics", "clock", "aside"})
 FOR_PURE: Final = frozenset({"errors"})
 SEAMS: Final[Mapping[str, frozenset[str]]] = {
     "downstream": frozenset({"base"}),
@@ -70,7 +72,7 @@ WIRING: Final = frozenset(
 IMPURE: Final = frozenset(
     {
         *("time", "random", "secrets", "uuid"),
-        *("os", "sys", "io", "signal", "subprocess", "tempfile"),
+        *("os", "sys", "signal", "subprocess", "tempfile"),
         *("socket", "select", "selectors", "ssl"),
         *("anyio", "asyncio", "concurrent", "multiprocessing", "threading"),
         *("aiohttp", "diskcache", "structlog"),

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Final
+from weakref import finalize
 
 import anyio
 from aiohttp import web
 
+from proxy.aside import aside
 from proxy.clock import Clock
 from proxy.downstream.admission import OPEN, Admission
 from proxy.downstream.bodies import Bodies
@@ -36,7 +39,9 @@ from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Metrics
 from proxy.owners import Credentials, Owner, owner_of
 from proxy.protocol import names
-from proxy.protocol.jsonrpc import Notification, RequestId
+from proxy.protocol.envelope import LARGE
+from proxy.protocol.jsonrpc import Notification, Request, RequestId
+from proxy.room import Place
 from proxy.routing.base import ClientRequest
 from proxy.routing.legacy import LegacyHandler
 from proxy.routing.own_tasks import MAY_BE_OURS, concerns_our_tasks
@@ -53,13 +58,14 @@ log = get_logger()
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """`supported`: the versions that are served, which -32022 lists. Legacy ones are among them only where
-    the endpoint has a handler for them."""
+    the endpoint has a handler for them. `has_others`: nobody may take all the room that there is."""
 
     path: str
     max_body_bytes: int
     max_depth: int
     supported: Sequence[str]
     body_s: float
+    has_others: bool = False
 
 
 class HttpEndpoint:
@@ -94,7 +100,12 @@ class HttpEndpoint:
         self._lookups = lookups
         self._peers = peers
         self._settings = settings
-        self._bodies = Bodies(settings.max_body_bytes, settings.body_s)
+        self._bodies = Bodies(
+            settings.max_body_bytes,
+            settings.body_s,
+            has_others=settings.has_others,
+            knows_owners=admission.gate is not None,
+        )
         self._clock = clock
         self._writer = writer = ReplyWriter(clock)
         self._pages = None if well_known is None else WellKnownPages(well_known, guard, writer, requests)
@@ -147,15 +158,26 @@ class HttpEndpoint:
 
     async def post(self, http: web.Request) -> web.StreamResponse:
         rid: RequestId | None = None
+        place: Place | None = None
         try:
             self.guard.check(host_of(http), origins_of(http))
             admitted = None if self._admission.gate is None else await self._admission.admit(http)
-            body = await self._bodies.read(http)
-            posted = read_posted(body, _versions_in(http), self._settings.max_depth)
+            body = self._bodies.at_hand(http)
+            if body is None:
+                place = self._place(http, admitted)
+                body = await self._bodies.read(http, place)
+            if len(body) <= LARGE:
+                posted = read_posted(body, _versions_in(http), self._settings.max_depth)
+            else:
+                posted = await aside(partial(read_posted, body, _versions_in(http), self._settings.max_depth))
+            del body  # while the request is served, only what is needed of it is held
+            if place is not None:
+                place = kept_with(posted, place)
             rid = posted.rid
             if (legacy := self._serving_legacy(posted.era)) is not None:
                 return await legacy.post(http, posted, self._owner(http, admitted))
             request = self._read(http, posted, admitted)
+            del posted
             if isinstance(request, Notification):
                 return web.Response(status=HTTPStatus.ACCEPTED)
             self._admit(http, request)
@@ -173,6 +195,9 @@ class HttpEndpoint:
         except Exception:
             log.exception("request_failed")
             return refusal(rid, InternalError())
+        finally:
+            if place is not None:
+                place.leave()
 
     async def other(self, http: web.Request) -> web.StreamResponse:
         """GET, HEAD and DELETE belong to legacy sessions (HTTP-028)."""
@@ -211,6 +236,10 @@ class HttpEndpoint:
         """Whoever serves a message of this era, None if that is the router."""
         return self._legacy if era is _LEGACY else None
 
+    def _place(self, http: web.Request, admitted: Owner | None) -> Place:
+        owner = admitted or owner_of(authorization_of(http), self._secret)
+        return self._bodies.place(owner, self._peers.of(http))
+
     def _owner(self, http: web.Request, admitted: Owner | None) -> Owner:
         authorization = authorization_of(http)
         owner = admitted or owner_of(authorization, self._secret)
@@ -237,7 +266,7 @@ class HttpEndpoint:
         return request
 
     def _admit(self, http: web.Request, request: ClientRequest) -> None:
-        if request.method in MAY_BE_OURS and concerns_our_tasks(request.method, request.params.raw):
+        if request.method in MAY_BE_OURS and concerns_our_tasks(request.method, request.params):
             self._admission.refuse_spent(http)
         if self._retry_after_s is not None and request.method not in names.TASK_METHODS:
             raise ShuttingDown(retry_after_s=self._retry_after_s)
@@ -269,6 +298,21 @@ class HttpEndpoint:
     def _begin_lookup(self, http: web.Request, owner: Owner) -> Callable[[], None]:
         """See `LookupLimit.begin`."""
         return self._lookups.begin(self._peers.of(http), owner)
+
+
+def kept_with(posted: Posted, place: Place) -> Place | None:
+    """A large body takes its place as long as anything of ours holds what was read of it, which may be a task
+    that runs for hours; a small one leaves it now. What is returned is left when the request has been served.
+    """
+    message = posted.messages[0]
+    known = message.known if isinstance(message, Request | Notification) else None
+    if place.size <= LARGE:
+        place.leave()
+    elif known is not None:
+        finalize(known, place.leave).atexit = False
+    else:
+        return place
+    return None
 
 
 def _names_tasks(request: ClientRequest) -> bool:

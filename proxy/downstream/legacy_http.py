@@ -91,7 +91,7 @@ class LegacyEntrance:
             if (asks := _first_request(posted)) is None:
                 message.check_token = partial(self._admission.refuse_spent, http)
                 return await self._serve(http, message)
-            is_ours = asks.method in MAY_BE_OURS and concerns_our_tasks(asks.method, asks.params)
+            is_ours = asks.method in MAY_BE_OURS and concerns_our_tasks(asks.method, asks.readable)
             if is_ours:
                 self._admission.refuse_spent(http)
             with counted(asks.method, "legacy", self._metrics, self._clock) as ending:

@@ -15,7 +15,7 @@ from typing import Final
 from proxy.downstream.validation import Rejection, said_version
 from proxy.eras.era import Era, client_era
 from proxy.errors import ClientProtocolError, ErrorCode
-from proxy.protocol.envelope import JsonError, check, elements
+from proxy.protocol.envelope import LARGE, JsonError, check, elements
 from proxy.protocol.jsonrpc import (
     Message,
     MessageError,
@@ -24,6 +24,7 @@ from proxy.protocol.jsonrpc import (
     RequestId,
     parse,
     parse_checked,
+    parse_large,
 )
 from proxy.routing.passthrough import BATCHES_IN
 
@@ -49,12 +50,13 @@ class Posted:
 
 
 def read_posted(body: bytes, versions: Sequence[str], max_depth: int) -> Posted:
-    """`versions` are the values of the version header. Raises Rejection for what is no message."""
+    """`versions` are the values of the version header. Raises Rejection for what is no message. Of more than
+    LARGE bytes it takes long, and is no work for the event loop."""
     is_batch = body[:1] != b"{" and _IS_ARRAY.match(body) is not None
     try:
         if is_batch:
             return Posted(Era.LEGACY, body, _batch(body, versions, max_depth), is_batch)
-        message = parse(body, max_depth)
+        message = parse(body, max_depth) if len(body) <= LARGE else parse_large(body, max_depth)
     except MessageError as exc:
         rid = None if is_batch else exc.id  # one of many would be taken for its own
         raise Rejection(rid, ClientProtocolError(exc.code, exc.message)) from exc
@@ -83,6 +85,8 @@ def _era_of(message: Message, versions: Sequence[str]) -> Era:
 
 def _batch(body: bytes, versions: Sequence[str], max_depth: int) -> list[Message]:
     """Of legacy messages, in the one revision that has batches, or where none is named (VER-020)."""
+    if len(body) > LARGE:
+        raise _refused(f"an array of more than {LARGE} bytes (send its messages one by one)")
     try:
         check(body, max_depth)
     except JsonError as exc:

@@ -16,7 +16,7 @@ from proxy.eras.era import Era, client_era
 from proxy.errors import ClientProtocolError, ErrorCode, ProxyError
 from proxy.owners import Owner
 from proxy.protocol import names
-from proxy.protocol.envelope import DuplicateMember, JsonError, RawObject, decode_string
+from proxy.protocol.envelope import LARGE, DuplicateMember, JsonError, RawObject, decode_string
 from proxy.protocol.jsonrpc import Message, Notification, Request, RequestId
 from proxy.protocol.param_headers import HeaderValueError, decode_value
 from proxy.routing.base import ClientRequest
@@ -93,14 +93,24 @@ def read_message(
 def said_version(message: Request | Notification) -> bytes | None:
     """The raw value of the version key in `_meta`: whatever it is, its presence makes a message modern."""
     raw = message.params
-    if raw is None or (_VERSION_KEY not in raw and b"\\" not in raw):
+    if raw is None or (message.known is None and _VERSION_KEY not in raw and b"\\" not in raw):
         return None  # however it is written, it is not in there
-    params = _object(raw)
+    params = message.known or _object(raw)
     try:
-        meta = params.object(names.META) if params is not None else None
+        meta = _meta_of(params) if params is not None else None
         return meta.get(names.META_PROTOCOL_VERSION) if meta is not None else None
     except (DuplicateMember, JsonError):
-        return b"null"  # given twice, or among too many: modern all the same, and refused as such
+        return (
+            b"null"  # given twice, or too large, or among too many: modern all the same, and refused as such
+        )
+
+
+def _meta_of(params: RawObject) -> RawObject | None:
+    """Raises JsonError for one that nobody would send, which it would take long to read."""
+    meta = params.get(names.META)
+    if meta is not None and len(meta) > LARGE:
+        raise JsonError(f"params.{names.META} is over {LARGE} bytes")
+    return RawObject.parse(meta) if meta is not None and meta[:1] == b"{" else None
 
 
 def read_modern(
@@ -119,8 +129,8 @@ def read_modern(
 def _modern_request(
     message: Request, headers: Headers | None, owner: Owner, supported: Sequence[str]
 ) -> ClientRequest:
-    params = _object(message.params)
-    meta = params.object(names.META) if params is not None else None
+    params = message.known or _object(message.params)
+    meta = _meta_of(params) if params is not None else None
     has_version = meta is not None and names.META_PROTOCOL_VERSION in meta
     hint = headers.get(names.H_PROTOCOL_VERSION) if headers is not None and not has_version else None
     if client_era(has_meta_version=has_version, version_header=hint) is Era.LEGACY:
@@ -151,8 +161,7 @@ def _modern_request(
 
 def _refuse_duplicates(obj: RawObject, read: Sequence[str]) -> None:
     """A fault of the envelope, whatever else is wrong. Raises DuplicateMember."""
-    for key in read:
-        obj.get(key)
+    obj.refuse_twice(*read)
 
 
 def _check_version_header(header: str | None, version: str) -> None:

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from itertools import accumulate
 from typing import Any, Final, NoReturn
 
@@ -48,6 +49,11 @@ _NOT_BRACKET: Final = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _BLOCK: Final = 32  # brackets looked at together; well below any useful limit of depth
 _JUDGED_WHOLE: Final = 64 * 1024
+LARGE: Final = 1 << 20
+"""Bytes of one text; what is longer is worth trouble: it takes milliseconds to read, or to copy."""
+
+_STEP: Final = 256 * 1024
+
 MAX_PARTS: Final = 100_000
 """Members of one object, or elements of one array, that are taken apart: each costs some hundred bytes."""
 
@@ -130,13 +136,23 @@ def _deeper_than(raw: bytes, limit: int) -> bool:
     """
     if raw.count(b"[") + raw.count(b"{") <= limit:
         return False
+    return exceeds(skeleton_of(raw), limit)
+
+
+def skeleton_of(raw: bytes) -> bytes:
+    """The brackets outside strings, if `raw` is JSON or a part of it that begins and ends outside strings."""
     skeleton = raw
     if b"\\" in skeleton:
         skeleton = skeleton.replace(b"\\\\", b"").replace(b'\\"', b"")
-    skeleton = skeleton.translate(_ONE_KIND, _NOT_STRUCTURE).replace(b'""', b"")
+    skeleton = skeleton.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     if b'"' in skeleton:  # some strings hold brackets
-        skeleton = _STRING.sub(b"", skeleton).translate(None, _NOT_BRACKET)
-    depth = 0
+        skeleton = _STRING.sub(b"", skeleton)
+    return skeleton
+
+
+def exceeds(skeleton: bytes, limit: int, depth: int = 0) -> bool:
+    """Whether these brackets nest deeper than `limit` where so many are open before."""
+    skeleton = skeleton.translate(_ONE_KIND, _NOT_BRACKET)
     for start in range(0, len(skeleton), _BLOCK):
         opened = skeleton.count(b"[", start, start + _BLOCK)
         block = skeleton[start : start + _BLOCK]
@@ -154,6 +170,10 @@ class Member:
     start: int
     value_start: int
     end: int
+
+    def moved(self, by: int) -> Member:
+        """The same in a text that begins elsewhere."""
+        return Member(self.key, self.start + by, self.value_start + by, self.end + by)
 
 
 def members(raw: bytes) -> list[Member]:
@@ -337,7 +357,7 @@ def decode_string(raw: bytes) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class RawObject:
     """One JSON object, as text and by member. To be made by `parse`, or from members that are known."""
 
@@ -365,6 +385,13 @@ class RawObject:
             raise DuplicateMember(key)
         return self.raw[hits[0].value_start : hits[0].end] if hits else None
 
+    def refuse_twice(self, *keys: str) -> None:
+        """Raises DuplicateMember for those that stand twice."""
+        if self._values is None:
+            found = [member.key for member in self.members if member.key in keys]
+            if len(set(found)) < len(found):
+                raise DuplicateMember(next(key for key in keys if found.count(key) > 1))
+
     def text(self, key: str) -> str | None:
         """The value of `key` if it is a string, else None."""
         value = self.get(key)
@@ -381,18 +408,21 @@ class RawObject:
         return any(m.key == key for m in self.members)
 
 
-def splice(raw: bytes, changes: Mapping[str, bytes | None]) -> bytes:
-    """`raw`, an object, with each member of `changes` set to that raw value, or removed if it is None.
+def splice(raw: bytes | RawObject, changes: Mapping[str, bytes | None]) -> bytes:
+    """`raw`, an object, with each member of `changes` set to that raw value, or removed if it is None. It is
+    not read again if its members are known.
 
     Everything else keeps its bytes and its place; new members are added at the end. Of a member that
     stands twice, the first place gets the value and the others go.
     """
     left = dict(changes)
-    parts: list[bytes] = []
+    found, raw = (members(raw), raw) if isinstance(raw, bytes) else (raw.members, raw.raw)
+    text = raw if len(raw) <= LARGE else memoryview(raw)
+    parts: list[bytes | memoryview] = []
     seen: set[str] = set()
-    for m in members(raw):
+    for m in found:
         if m.key not in changes:
-            parts.append(raw[m.start : m.end])
+            parts.append(text[m.start : m.end])
             continue
         value = changes[m.key]
         left.pop(m.key, None)
@@ -400,7 +430,20 @@ def splice(raw: bytes, changes: Mapping[str, bytes | None]) -> bytes:
             seen.add(m.key)
             parts.append(raw[m.start : m.value_start] + value)
     parts += [dumps(key) + b":" + value for key, value in left.items() if value is not None]
-    return b"{" + b",".join(parts) + b"}"
+    if len(raw) <= LARGE or not parts:
+        return b"{" + b",".join(parts) + b"}"
+    separated = [piece for part in parts for piece in (b",", part)]
+    return joined(b"{", *separated[1:], b"}")
+
+
+def joined(*pieces: bytes | memoryview) -> bytes:
+    """All of a large text, copied in steps that are short (see `sketch`)."""
+    buffer = BytesIO()
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _STEP):
+            buffer.write(view[start : start + _STEP])
+    return buffer.getvalue()
 
 
 def dumps(value: Any) -> bytes:

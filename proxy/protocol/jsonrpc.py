@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import msgspec
 
 from proxy.errors import ErrorCode
 from proxy.protocol.envelope import (
+    LARGE,
     DuplicateMember,
     JsonError,
+    Member,
     RawObject,
     check_json,
     check_text,
     compact_members,
     decode_string,
     dumps,
+    joined,
 )
 from proxy.protocol.outline import Pieces
+from proxy.protocol.sketch import Sketch, sketch
 
 _INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
 _SPELT: Final = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z", re.ASCII)
@@ -64,17 +68,26 @@ class RequestId:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request; `params` is its raw JSON, None if the member is absent."""
+    """A request; `params` is its raw JSON, None if the member is absent. `known`: the same where its members
+    are known already, since it is so large that nobody should read it again."""
 
     id: RequestId
     method: str
     params: bytes | None
+    known: RawObject | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def readable(self) -> RawObject | bytes | None:
+        return self.params if self.known is None else self.known
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
+    """As `Request`."""
+
     method: str
     params: bytes | None
+    known: RawObject | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +135,51 @@ def parse(raw: bytes, max_depth: int) -> Message:
     return parse_checked(raw)
 
 
+def parse_large(raw: bytes, max_depth: int) -> Message:
+    """As `parse`, in steps that are short however large the text is. Not for the event loop: it takes some
+    seconds for what may be sent at most."""
+    try:
+        drawn = sketch(raw, max_depth, _KNOWN_DEPTH)
+    except JsonError as exc:
+        raise MessageError(ErrorCode.PARSE_ERROR, f"Parse error: {exc}") from exc
+    if drawn.text.lstrip()[:1] != b"{":
+        return parse_checked(b"[]" if drawn.text.lstrip()[:1] == b"[" else b"0")
+    try:
+        found = drawn.members()
+    except JsonError as exc:
+        raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: {exc}") from exc
+    fields: dict[str, bytes] = {}
+    known = None
+    for here, there in found:
+        if here.key not in _READ:
+            continue
+        if here.key in fields:
+            raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: {DuplicateMember(here.key)}")
+        fields[here.key] = joined(memoryview(raw)[there.value_start : there.end])
+        if here.key == "params":
+            known = _known(fields["params"], drawn, here, there)
+    return _message_of(fields, known)
+
+
+def with_id(raw: bytes, id: int, max_depth: int) -> bytes:
+    """The large request `raw`, which has an id, with another one, as `parse_large`."""
+    at = next(there for here, there in sketch(raw, max_depth, 1).members() if here.key == "id")
+    text = memoryview(raw)
+    return joined(text[: at.value_start], b"%d" % id, text[at.end :])
+
+
+_KNOWN_DEPTH: Final = 2  # the message, and its params
+
+
+def _known(params: bytes, drawn: Sketch, here: Member, there: Member) -> RawObject | None:
+    """None if it is no object, or of too many members for anybody."""
+    try:
+        found = drawn.members(here.value_start, here.end)
+    except JsonError:
+        return None
+    return RawObject(params, tuple(member.moved(-there.value_start) for _, member in found))
+
+
 class _Call(msgspec.Struct):
     """A request or notification as msgspec reads it, whatever else is in it."""
 
@@ -167,12 +225,17 @@ def parse_checked(raw: bytes) -> Message:
             fields = _read_members(raw)
     except JsonError as exc:
         raise MessageError(ErrorCode.INVALID_REQUEST, f"Invalid request: {exc}") from exc
+    return _message_of(fields)
+
+
+def _message_of(fields: Mapping[str, bytes], known: RawObject | None = None) -> Message:
+    """The message with these members, none of which stands twice."""
     rid = RequestId.parse(fields["id"]) if "id" in fields else None
     version = fields.get("jsonrpc", b"")
     if version[:1] != b'"' or decode_string(version) != "2.0":
         raise MessageError(ErrorCode.INVALID_REQUEST, 'Invalid request: jsonrpc is not "2.0"', rid)
     if "method" in fields:
-        return _parse_call(fields, rid)
+        return _parse_call(fields, rid, known)
     return _parse_response(fields, rid)
 
 
@@ -198,19 +261,19 @@ def _id_of(obj: RawObject) -> RequestId | None:
     return RequestId.parse(raw) if raw is not None else None
 
 
-def _parse_call(fields: Mapping[str, bytes], rid: RequestId | None) -> Message:
+def _parse_call(fields: Mapping[str, bytes], rid: RequestId | None, known: RawObject | None) -> Message:
     method, params = fields["method"], fields.get("params")
     if method[:1] != b'"':
         raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid request: method is not a string", rid)
     if "result" in fields or "error" in fields:
         raise MessageError(ErrorCode.INVALID_REQUEST, "Invalid request: both a call and a response", rid)
     if "id" not in fields:
-        return Notification(decode_string(method), params)
+        return Notification(decode_string(method), params, known)
     if rid is None:
         raise MessageError(
             ErrorCode.INVALID_REQUEST, "Invalid request: id is neither a string nor an integer"
         )
-    return Request(rid, decode_string(method), params)
+    return Request(rid, decode_string(method), params, known)
 
 
 def _parse_response(fields: Mapping[str, bytes], rid: RequestId | None) -> Message:
@@ -228,8 +291,11 @@ def _parse_response(fields: Mapping[str, bytes], rid: RequestId | None) -> Messa
 
 def request(rid: RequestId | int, method: str, params: bytes | None) -> bytes:
     """A request; `params` goes in as it is."""
-    tail = b"" if params is None else b',"params":' + params
-    return b'{"jsonrpc":"2.0","id":' + _raw_id(rid) + b',"method":' + dumps(method) + tail + b"}"
+    head = b'{"jsonrpc":"2.0","id":' + _raw_id(rid) + b',"method":' + dumps(method)
+    if params is None:
+        return head + b"}"
+    pieces = (head, b',"params":', params, b"}")
+    return b"".join(pieces) if len(params) <= LARGE else joined(*pieces)
 
 
 def notification(method: str, params: bytes | None = None) -> bytes:

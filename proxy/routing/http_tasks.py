@@ -177,7 +177,7 @@ class HttpTasks:
         if method in _OURS and part.tasks.claims(request):
             return self._claimed(message, part, request)
         if method in names.CARRIES_INPUT:
-            call = PlainCall(method, request.params, self._clock.monotonic())
+            call = PlainCall(method, request.readable, self._clock.monotonic())
             return _Tracked(self._pass.pass_on(message), session, part, call)
         if method == names.TOOLS_LIST:
             return self._tools_list(message, part, request.id)

@@ -93,10 +93,10 @@ class InFlight:
         sent = Sent(next(self._ids), request.method, request.id)
         if request.method in REMEMBERED:
             sent.remembered = request
-        if request.params is not None:
-            sent.name = text_of(request.params, names.NAME_MEMBER.get(request.method, "name"))
-            sent.token = _token_in(request.params, names.META)
-            sent.task = text_of(request.params, "taskId")
+        if (params := request.readable) is not None:
+            sent.name = text_of(params, names.NAME_MEMBER.get(request.method, "name"))
+            sent.token = _token_in(params, names.META)
+            sent.task = text_of(params, "taskId")
         self._sent[sent.id] = sent
         return sent
 
@@ -212,18 +212,18 @@ _ASKED_AT_ANY_TIME: Final = frozenset({names.PING, names.ROOTS_LIST})
 """Servers ask these when the session begins, whatever call is first; the tool has nothing to do with it."""
 
 
-def text_of(raw: bytes, member: str) -> str | None:
+def text_of(obj: RawObject | bytes, member: str) -> str | None:
     """A member of an object that is a string; None if there is no such."""
     try:
-        return RawObject.parse(raw).text(member)
+        return (RawObject.parse(obj) if isinstance(obj, bytes) else obj).text(member)
     except (JsonError, DuplicateMember):
         return None
 
 
-def rid_in(params: bytes | None, *path: str) -> RequestId | None:
+def rid_in(params: RawObject | bytes | None, *path: str) -> RequestId | None:
     """The id, or the token, that stands there in `params`; None if none does."""
     try:
-        at: RawObject | None = RawObject.parse(params or b"{}")
+        at: RawObject | None = params if isinstance(params, RawObject) else RawObject.parse(params or b"{}")
         for member in path[:-1]:
             at = at.object(member) if at is not None else None
         raw = at.get(path[-1]) if at is not None else None
@@ -232,6 +232,6 @@ def rid_in(params: bytes | None, *path: str) -> RequestId | None:
     return None if raw is None else RequestId.parse(raw)
 
 
-def _token_in(params: bytes, *path: str) -> int | str | None:
+def _token_in(params: RawObject | bytes, *path: str) -> int | str | None:
     token = rid_in(params, *path, names.META_PROGRESS_TOKEN)
     return None if token is None else token.value

@@ -120,7 +120,7 @@ async def _answered(call: LiveCall, asked: Asked) -> bytes:
     answers = {q.key: q.value for q in asked.questions if q.value is not None}
     responses = b"{" + b",".join(dumps(key) + b":" + value for key, value in answers.items()) + b"}"
     changes = {"inputResponses": responses if asked.questions else None, "requestState": asked.state}
-    return splice(call.request.params.raw, changes)
+    return splice(call.request.params, changes)
 
 
 @dataclass(frozen=True, slots=True)

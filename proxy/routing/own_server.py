@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
+from proxy.aside import aside
 from proxy.clock import Pulse
 from proxy.eras.attribution import AskingTools
 from proxy.eras.to_modern import ServerInfo
@@ -31,7 +33,7 @@ from proxy.errors import (
 )
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names, salvage
-from proxy.protocol.envelope import RawObject, elements, members, splice
+from proxy.protocol.envelope import LARGE, RawObject, elements, members, splice
 from proxy.protocol.jsonrpc import (
     ErrorResponse,
     Message,
@@ -185,7 +187,11 @@ class OwnServer:
         had died, nothing was sent, and another one may take it."""
         sent = self._in_flight.add(request)
         try:
-            await self._transport.send(with_values(raw, {"id": b"%d" % sent.id}), call=sent.id)
+            if len(raw) <= LARGE:
+                message = with_values(raw, {"id": b"%d" % sent.id})
+            else:
+                message = await aside(partial(jsonrpc.with_id, raw, sent.id, self._max_depth))
+            await self._transport.send(message, call=sent.id)
         except ServerGone as exc:
             if self._greeted and self._in_flight.pop(sent.id) is not None:
                 log.info("call_sent_again", reason=exc.message)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.protocol import names
+from proxy.protocol.envelope import RawObject
 from proxy.routing.in_flight import text_of
 from proxy.tasks.task import is_task_id
 
@@ -17,6 +18,6 @@ MAY_BE_OURS: Final = OF_TASKS | _OF_SEVERAL
 """Methods of both eras that may be about tasks of ours."""
 
 
-def concerns_our_tasks(method: str, params: bytes | None) -> bool:
+def concerns_our_tasks(method: str, params: RawObject | bytes | None) -> bool:
     """Whether a request of one of MAY_BE_OURS is about a task that is ours, or may be."""
     return method in _OF_SEVERAL or (params is not None and is_task_id(text_of(params, "taskId") or ""))

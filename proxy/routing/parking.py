@@ -63,7 +63,7 @@ class Parked:
         Raises ClientProtocolError if an answer is malformed, which uses nothing up, or if the state was
         used by another retry. Answers to questions that are not open are left out (MRTR-015).
         """
-        responses = inputs.parse_responses(request.params.raw) or {}
+        responses = inputs.parse_responses(request.params) or {}
         digest = _retry_digest(request, responses)
         if self.round is None:
             questions = self.call.questions
@@ -164,7 +164,7 @@ class Parking:
 
 
 def _claim(request: ClientRequest) -> Claim:
-    return Claim(request.owner.key, call_digest(request.method, request.params.raw))
+    return Claim(request.owner.key, call_digest(request.method, request.params))
 
 
 def _retry_digest(request: ClientRequest, responses: Mapping[str, bytes]) -> bytes:

@@ -21,7 +21,7 @@ from proxy.errors import StoreError
 from proxy.logs import get_logger
 from proxy.owners import Owner
 from proxy.protocol import names
-from proxy.protocol.envelope import dumps, loads
+from proxy.protocol.envelope import RawObject, dumps, loads
 from proxy.routing.adopted import Adopted, CallInFlight
 from proxy.routing.in_flight import text_of
 from proxy.routing.task_session import TaskSession
@@ -69,7 +69,7 @@ class PlainCall:
     """A call that passes through, as the rule for questions sees it."""
 
     method: str
-    params: bytes | None
+    params: RawObject | bytes | None
     begun: float
     questions: int = 0
     id: int = -1

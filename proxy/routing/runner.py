@@ -40,6 +40,7 @@ from proxy.logs import get_logger
 from proxy.metrics import Metrics
 from proxy.owners import Credentials
 from proxy.protocol import names
+from proxy.protocol.envelope import RawObject
 from proxy.protocol.jsonrpc import RequestId
 from proxy.routing import modern_input, url_elicitations
 from proxy.routing.base import ClientRequest
@@ -256,7 +257,7 @@ class Runner:
     async def _call_upstream(self, call: LiveCall, session: LegacySession) -> None:
         """The call, and its further steps: where a legacy upstream first wants URLs visited (-32042), or a
         modern one answers a task with questions."""
-        params = call.next_params or call.request.params.raw
+        params: RawObject | bytes = call.next_params or call.request.params
         for attempt in range(MAX_ROUNDS):
             outcome = await self._sent_or_resumed(call, session, params)
             asked = modern_input.asked_for(call, outcome)
@@ -271,7 +272,9 @@ class Runner:
                 return
         call.lose(UpstreamError(f"the upstream asked for input {MAX_ROUNDS} times in a row"))
 
-    async def _sent_or_resumed(self, call: LiveCall, session: LegacySession, params: bytes) -> Outcome:
+    async def _sent_or_resumed(
+        self, call: LiveCall, session: LegacySession, params: RawObject | bytes
+    ) -> Outcome:
         """What the upstream answers to a call that is sent now, or that an earlier process has sent."""
         resumes, call.resumes = call.resumes, None
         upstream_task = None if resumes is None or call.trace is None else call.trace.upstream_task
@@ -289,7 +292,7 @@ class Runner:
         outcome = await session.answer_to(pending)
         return await UpstreamTask(call, session, self._clock).outcome_after(outcome)
 
-    async def _sent(self, call: LiveCall, session: LegacySession, params: bytes) -> Outcome:
+    async def _sent(self, call: LiveCall, session: LegacySession, params: RawObject | bytes) -> Outcome:
         method, progress = call.request.method, call.want_progress
         headers = await headers_of(call, session)
         try:

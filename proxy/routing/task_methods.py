@@ -50,7 +50,7 @@ class TaskMethods:
     async def update(self, request: ClientRequest, sink: Sink) -> Answer:
         """Accept answers to open questions; in effect before the acknowledgement."""
         await self._owned(request)  # an unknown task is told before anything else is judged
-        responses = inputs.parse_responses(request.params.raw)
+        responses = inputs.parse_responses(request.params)
         if responses is None:
             raise ClientProtocolError(ErrorCode.INVALID_PARAMS, "Invalid params: inputResponses is missing")
 

@@ -89,19 +89,21 @@ class TaskSession:
         """Whether `serve` is to be asked for the answer; all else goes upstream as it is."""
         match request.method:
             case names.TOOLS_CALL:
-                return self._claims_call(request.params)
+                return self._claims_call(request)
             case names.TASKS_LIST:
                 return self._terms.lists or not self._upstream.list
             case names.TASKS_GET | names.TASKS_RESULT | names.TASKS_CANCEL:
-                task_id = _text(request.params, "taskId")
+                task_id = _text(request.readable, "taskId")
                 return not self._upstream.any or (task_id is not None and is_task_id(task_id))
             case _:
                 return False
 
-    def _claims_call(self, params: bytes | None) -> bool:
-        if params is None:
+    def _claims_call(self, request: Request) -> bool:
+        params, raw = request.readable, request.params
+        if raw is None:
             return False
-        if (b'"task"' in params or b"\\u" in params) and _has_task(params):  # however it is spelt
+        may_have_one = request.known is not None or b'"task"' in raw or b"\\u" in raw  # however it is spelt
+        if may_have_one and _has_task(request.known or raw):
             return True
         policy = self._tasks.policy
         return policy.requires_any and policy.for_tool(_text(params, "name") or "").mode is ToolMode.REQUIRED
@@ -112,7 +114,7 @@ class TaskSession:
         `stream` is where messages before the answer may go. Raises ProxyError.
         """
         try:
-            params = RawObject.parse(request.params if request.params is not None else b"{}")
+            params = request.known or RawObject.parse(request.params or b"{}")
             return await self._serve(request, params, stream)
         except JsonError as exc:
             raise _invalid("params is not an object") from exc
@@ -149,7 +151,7 @@ class TaskSession:
     async def _call(self, request: Request, params: RawObject) -> Answer | None:
         name = params.text("name") or ""
         tool = self._tasks.policy.for_tool(name)
-        wish = params.get("task") if _has_task(params.raw) else None
+        wish = params.get("task") if _has_task(params) else None
         if await self._is_upstreams(name):
             return None
         if wish is None:
@@ -255,7 +257,7 @@ def _page_in(result: bytes) -> tuple[list[bytes], str | None]:
         raise UpstreamError("the upstream's answer to tasks/list cannot be used") from exc
 
 
-def _has_task(params: bytes) -> bool:
+def _has_task(params: RawObject | bytes) -> bool:
     """null is a spelling of none (F19); what stands twice is refused later."""
     try:
         return _object(params).get("task") not in (None, b"null")
@@ -263,14 +265,14 @@ def _has_task(params: bytes) -> bool:
         return True
 
 
-def _object(params: bytes) -> RawObject:
+def _object(params: RawObject | bytes) -> RawObject:
     try:
-        return RawObject.parse(params)
+        return RawObject.parse(params) if isinstance(params, bytes) else params
     except JsonError:
         return RawObject.parse(b"{}")
 
 
-def _text(params: bytes | None, member: str) -> str | None:
+def _text(params: RawObject | bytes | None, member: str) -> str | None:
     try:
         return None if params is None else _object(params).text(member)
     except DuplicateMember:

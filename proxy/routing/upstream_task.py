@@ -59,7 +59,7 @@ class UpstreamTask:
         self._ended = anyio.Event()
         self._shown: str | None = None
 
-    async def outcome(self, params: bytes, ttl_ms: int) -> Outcome:
+    async def outcome(self, params: RawObject | bytes, ttl_ms: int) -> Outcome:
         """What the call comes to. Raises UpstreamError."""
         wish = dumps({"ttl": ttl_ms})
         created = await self._session.call(

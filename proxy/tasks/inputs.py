@@ -16,11 +16,12 @@ from proxy.tasks.task import InputAnswer
 
 MAX_OPEN: Final = 100  # questions of one call; a server asks one or a few, and a person answers them
 MAX_BYTES: Final = 16 * 1024 * 1024  # each change of a task stores them again; a picture to be described fits
+LARGEST: Final = 2 * MAX_BYTES  # of all answers together, those that nobody has asked for with them
 ELICIT_ACTIONS: Final = frozenset({"accept", "decline", "cancel"})
 RESPONSES_MEMBER: Final = "inputResponses"
 
 
-def parse_responses(params: bytes | None) -> dict[str, bytes] | None:
+def parse_responses(params: RawObject | bytes | None) -> dict[str, bytes] | None:
     """`inputResponses` of a request's params as raw values by key; None if the member is absent.
 
     Raises ClientProtocolError -32602 if it is there and is no map, or names a key twice.
@@ -28,7 +29,9 @@ def parse_responses(params: bytes | None) -> dict[str, bytes] | None:
     if params is None:
         return None
     try:
-        raw = RawObject.parse(params).get(RESPONSES_MEMBER)
+        raw = (RawObject.parse(params) if isinstance(params, bytes) else params).get(RESPONSES_MEMBER)
+        if raw is not None and len(raw) > LARGEST:
+            raise _invalid(f"{RESPONSES_MEMBER} has {len(raw)} bytes, over the limit of {LARGEST}")
         return None if raw is None else _by_key(raw)
     except (JsonError, DuplicateMember) as exc:
         raise _invalid(f"{RESPONSES_MEMBER}: {exc}") from exc

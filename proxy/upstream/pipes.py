@@ -49,7 +49,7 @@ def printable(text: bytes) -> str:
 
 @dataclass(eq=False, slots=True)
 class _Outgoing:
-    line: bytes
+    pieces: tuple[bytes, ...]
     written: int = 0
     wanted: bool = True
     settled: anyio.Event = field(default_factory=anyio.Event)
@@ -69,8 +69,8 @@ class Outbox:
         self._writing = anyio.CancelScope()
         self._open = True
 
-    async def send(self, line: bytes) -> None:
-        """Return when all of `line` is in the pipe. Waits while the server does not read.
+    async def send(self, *line: bytes) -> None:
+        """Return when all pieces of `line` are in the pipe. Waits while the server does not read.
 
         If cancelled, the line is dropped, unless a part of it was written: then `run` finishes it.
         Raises ServerGone if no byte was written, UpstreamClosed if not all were.
@@ -90,7 +90,7 @@ class Outbox:
                 self._queue.remove(outgoing)
         if not outgoing.written:
             raise ServerGone(f"upstream {self._name!r} ended before it took the message")
-        if outgoing.written < len(line):
+        if outgoing.written < sum(map(len, line)):
             raise UpstreamClosed(f"upstream {self._name!r} ended in the middle of the message")
 
     async def run(self) -> str | None:
@@ -133,17 +133,18 @@ class Outbox:
             await self._changed.wait()
 
     async def _write(self, outgoing: _Outgoing) -> None:
-        left = memoryview(outgoing.line)
         try:
-            while left and (outgoing.wanted or outgoing.written):
-                try:
-                    count = os.write(self._pipe.fileno(), left)
-                except BlockingIOError:
-                    with anyio.fail_after(STALLED_S):
-                        await anyio.wait_writable(self._pipe)
-                else:
-                    outgoing.written += count
-                    left = left[count:]
+            for piece in outgoing.pieces:
+                left = memoryview(piece)
+                while left and (outgoing.wanted or outgoing.written):
+                    try:
+                        count = os.write(self._pipe.fileno(), left)
+                    except BlockingIOError:
+                        with anyio.fail_after(STALLED_S):
+                            await anyio.wait_writable(self._pipe)
+                    else:
+                        outgoing.written += count
+                        left = left[count:]
         finally:
             outgoing.settled.set()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -18,6 +19,7 @@ from anyio.abc import TaskGroup
 from anyio.abc import TaskStatus as StartStatus
 from anyio.lowlevel import checkpoint
 
+from proxy.aside import aside
 from proxy.clock import Clock
 from proxy.eras.capabilities import ClientCapabilities, initialize_params, request_meta
 from proxy.eras.era import Era
@@ -38,7 +40,7 @@ from proxy.errors import (
 )
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
-from proxy.protocol.envelope import dumps, splice
+from proxy.protocol.envelope import LARGE, RawObject, dumps, one_line, splice
 from proxy.protocol.jsonrpc import Request, RequestId
 from proxy.upstream.base import (
     NO_HEADERS,
@@ -312,7 +314,7 @@ class LegacySession:
     async def call(
         self,
         method: str,
-        params: bytes | None,
+        params: RawObject | bytes | None,
         listener: CallListener,
         *,
         want_progress: bool,
@@ -337,14 +339,15 @@ class LegacySession:
         pending.upstream_task = upstream_task
         try:
             token = pending.id if want_progress else None
-            translated = self._translated(method, params, token)
-            if task is not None:
-                translated = splice(translated if translated is not None else b"{}", {"task": task})
-            message = jsonrpc.request(pending.id, method, translated)
+            if _is_large(params):
+                message = await aside(partial(self._written, pending.id, method, params, token, task))
+            else:
+                message = self._written(pending.id, method, params, token, task)
             self._questions.begin(pending)
             if on_sent is not None:
                 on_sent(pending.id)
             await self._send(message, call=pending.id, headers=headers)
+            del message  # which may be large, as the wait may be long
             await pending.ended.wait()
         except anyio.get_cancelled_exc_class():
             self._give_up(pending)
@@ -353,7 +356,22 @@ class LegacySession:
             self._retire(pending)
         return pending.result()
 
-    def _translated(self, method: str, params: bytes | None, token: int | None) -> bytes | None:
+    def _written(
+        self,
+        id: int,
+        method: str,
+        params: RawObject | bytes | None,
+        token: int | None,
+        task: bytes | None,
+    ) -> bytes:
+        """The request as the server is to get it."""
+        translated = self._translated(method, params, token)
+        if task is not None:
+            translated = splice(translated if translated is not None else b"{}", {"task": task})
+        message = jsonrpc.request(id, method, translated)
+        return message if self._has_headers else one_line(message)
+
+    def _translated(self, method: str, params: RawObject | bytes | None, token: int | None) -> bytes | None:
         if self.info.era is Era.MODERN:
             return with_progress_token(params, token)
         return lower_params(method, params, token)
@@ -511,6 +529,10 @@ class LegacySession:
         if method == names.TOOLS_LIST_CHANGED:
             self.catalogue.forget()
         self._on_change(method, params)
+
+
+def _is_large(params: RawObject | bytes | None) -> bool:
+    return params is not None and len(params.raw if isinstance(params, RawObject) else params) > LARGE
 
 
 def _is_of_modern(outcome: Outcome | None) -> bool:

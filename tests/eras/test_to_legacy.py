@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.eras.to_legacy import call_digest, cancelled_params, lower_name, lower_params
-from proxy.protocol.envelope import loads
+from proxy.eras.to_legacy import (
+    call_digest,
+    cancelled_params,
+    lower_name,
+    lower_params,
+    with_progress_token,
+)
+from proxy.protocol import names
+from proxy.protocol.envelope import LARGE, RawObject, loads, members
 
 CALL: Final = "tools/call"
 MODERN: Final = (
@@ -182,3 +189,17 @@ def test_the_name_of_what_is_called(params: bytes | None, name: str | None) -> N
 def test_a_cancellation_names_our_id() -> None:
     """CANC-006."""
     assert loads(cancelled_params(7, "no longer needed")) == {"requestId": 7, "reason": "no longer needed"}
+
+
+def test_large_params_are_lowered_and_told_apart_from_what_is_known_of_them() -> None:
+    """BASE-023, MRTR-012: without being read again, which would hold up everybody."""
+    pad = b'"' + b"y" * LARGE + b'"'
+    text = b'{"_meta":{"k":1},"name":"t","arguments":{"x":' + pad + b'},"requestState":"s"}'
+    small = RawObject.parse(text)
+    large = RawObject(text, tuple(members(text)))
+    assert lower_params(names.TOOLS_CALL, large, 5) == lower_params(names.TOOLS_CALL, text, 5)
+    assert with_progress_token(large, 5) == with_progress_token(text, 5)
+    retry = RawObject.parse(text.replace(b'"s"', b'"another"').replace(b'"k":1', b'"k":2'))
+    assert call_digest(names.TOOLS_CALL, large) == call_digest(names.TOOLS_CALL, retry)
+    other = RawObject.parse(text.replace(b"yyy", b"yyz", 1))
+    assert call_digest(names.TOOLS_CALL, small) != call_digest(names.TOOLS_CALL, other)
