@@ -55,11 +55,11 @@ def encrypt_rest(directory: Path, results: ResultFiles, keys: Keys) -> None:
     with closing(_connect(directory)) as connection:
         try:
             mark = _mark(connection)
-            count = _encrypt(directory, connection, results, keys)
+            count, damaged = _encrypt(directory, connection, results, keys)
             if count or mark != done:
                 _wipe(connection)
                 _tell_of_damaged(directory, connection, results)
-                _set_mark(connection, done)
+                _set_mark(connection, _NOT_WIPED if damaged else done)
         except (OSError, sqlite3.Error) as exc:
             if is_damaged(exc):
                 raise
@@ -73,9 +73,11 @@ _NOT_ENCRYPTED: Final = "some records are not encrypted with the first key yet; 
 _TAKES_TIME: Final = "once, after a change of keys; a large store takes a while"
 
 
-def _encrypt(directory: Path, connection: sqlite3.Connection, results: ResultFiles, keys: Keys) -> int:
-    """How many rows were encrypted."""
-    count = 0
+def _encrypt(
+    directory: Path, connection: sqlite3.Connection, results: ResultFiles, keys: Keys
+) -> tuple[int, int]:
+    """How many rows were encrypted, and how many are damaged."""
+    count = damaged = 0
     with closing(_connect(directory)) as reading:
         others = _other_rows(reading, keys)
         while rows := list(islice(others, _AT_ONCE)):
@@ -83,8 +85,10 @@ def _encrypt(directory: Path, connection: sqlite3.Connection, results: ResultFil
             for row in rows:
                 try:
                     key, value, old_file = _encrypted(row, results, keys)
-                except (*UNREADABLE, DamagedData, FileNotFoundError):
-                    continue  # `load` leaves it to others, or sets it aside
+                except UNREADABLE:
+                    continue
+                except (DamagedData, FileNotFoundError):
+                    damaged += 1  # `load` sets it aside, and the next start wipes where it was
                 else:
                     changes.append((key, value, row.rowid))
                     old_files += [] if old_file is None else [old_file]
@@ -97,7 +101,7 @@ def _encrypt(directory: Path, connection: sqlite3.Connection, results: ResultFil
             for name in old_files:
                 results.remove(name)
             count += len(changes)
-    return count
+    return count, damaged
 
 
 def _other_rows(connection: sqlite3.Connection, keys: Keys) -> Iterator[Row]:

@@ -247,6 +247,23 @@ async def test_damaged_records_that_were_set_aside_are_left_to_people_and_named(
     ]
 
 
+async def test_a_damaged_record_that_a_start_with_keys_sets_aside_is_told_of_by_the_next(
+    directory: Path, clock: ManualClock
+) -> None:
+    """It stands there as it was; nothing else is left of it."""
+    made = await fill(directory, clock, NO_KEYS)
+    sql(directory, "UPDATE Cache SET value = substr(value, 1, 200) WHERE key = ?", row_key(made[0].id))
+    told = []
+    for _ in range(3):
+        with capture_logs() as logs:
+            async with opened(directory, clock, keys=KEYS):
+                pass
+        told.append([log["event"] for log in logs if "damaged" in log["event"] or "aside" in log["event"]])
+    assert told == [["record_set_aside"], ["damaged_records_not_encrypted"], []]
+    assert whole(directory).count(made[0].id.encode()) == 2  # the key of the row, and the row
+    assert not [task for task in made[1:] if task.id.encode() in whole(directory)]
+
+
 async def test_where_encryption_was_off_for_a_while_all_is_done_again(
     directory: Path, clock: ManualClock
 ) -> None:
