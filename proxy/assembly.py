@@ -89,6 +89,7 @@ class Parts:
                 limits.depth,
                 self.upstream.supported_versions(),
                 limits.request_body,
+                limits.result,
                 has_others=config.faces_network,
             ),
             clock=self.clock,

@@ -42,13 +42,15 @@ class Room:
                 del self._shares[one]
 
     def _check(self, by: int, shares: Mapping[str, int]) -> None:
-        """Raises LimitReached where there is no room for so much more."""
-        if self.held + by > self.total:
+        """Raises LimitReached where there is no room for so much more. For one thing alone there always is: a
+        result may have been stored when larger ones were allowed."""
+        if self.held and self.held + by > self.total:
             fault = f"{self._what} of {self.total} bytes are held already ({self._setting}); try again later"
             status = HTTPStatus.SERVICE_UNAVAILABLE
             raise LimitReached(fault, retry_after_s=BUSY_RETRY_S, status=status)
         for one, share in shares.items():
-            if self._shares.get(one, 0) + by > share:
+            held = self._shares.get(one, 0)
+            if held and held + by > share:
                 fault = (
                     f"{self._what} of {share} bytes of yours are held already (a share of {self._setting})"
                 )
@@ -67,8 +69,12 @@ class Place:
 
     def grow(self, by: int) -> None:
         """Raises LimitReached (503, or 429 where others still have room); then it is as large as before."""
-        self._room._check(by, self._shares)
+        self.need(by)
         self.count(by)
+
+    def need(self, by: int) -> None:
+        """Raises LimitReached where there is no room for so much; nothing is taken."""
+        self._room._check(by, self._shares)
 
     def count(self, by: int) -> None:
         """As `grow`, of what is there already and cannot be refused."""

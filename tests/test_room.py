@@ -56,3 +56,12 @@ def test_what_is_there_already_is_counted_and_not_refused() -> None:
         room.place({}).grow(1)
     place.leave()
     assert room.held == 0
+
+
+def test_for_one_thing_alone_there_is_always_room() -> None:
+    """A result that was stored before its limit was lowered can be had."""
+    room = Room("answers", 10, "limits.result")
+    alone = room.place({"alice": 5})
+    alone.grow(20)
+    with pytest.raises(LimitReached):
+        alone.need(1)

@@ -14,7 +14,9 @@ from proxy.clock import Pulse
 from proxy.errors import InternalError, LimitReached, ProxyError, TaskNotFound
 from proxy.logs import get_logger
 from proxy.protocol import jsonrpc, names
-from proxy.routing.base import Answer, ClientRequest
+from proxy.protocol.envelope import LARGE
+from proxy.room import Place
+from proxy.routing.base import Answer, ClientRequest, ResultAnswer
 from proxy.routing.router import Router
 
 MAX_QUEUED: Final = 1_000  # notifications that a slow reader may be behind
@@ -28,14 +30,17 @@ log = get_logger()
 class Exchange:
     """The notifications of one request, then its answer or fault. Implements `routing.base.Sink`."""
 
-    def __init__(self, lookup_failed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, lookup_failed: Callable[[], None] = lambda: None, place: Place | None = None) -> None:
+        """`place`: what the client may hold of large answers; None: as much as it likes."""
         self.lookup_failed = lookup_failed
+        self._place = place
         self.changed = Pulse()
         self.answer: Answer | None = None
         self.fault: ProxyError | None = None
         self._queue: deque[bytes] = deque()
         self._bytes = 0
         self._taken = Pulse()
+        self._is_writing = False
 
     @property
     def done(self) -> bool:
@@ -55,13 +60,28 @@ class Exchange:
         self._bytes += len(message)
         self.changed.beat()
 
+    def make_room(self, size: int) -> None:
+        if self._place is not None and size > LARGE:
+            self._place.grow(size)
+
     async def ready(self) -> None:
-        while self._queue:
+        while self._queue or self._is_writing:
             await self._taken.event.wait()
+        if self._place is not None:
+            self._place.leave()
+
+    def written(self) -> None:
+        """What was taken is on its way to the client."""
+        self._is_writing = False
+        self._taken.beat()
 
     def finish(self, answer: Answer) -> None:
         if not self.done:
             self.answer = answer
+            if self._place is not None and isinstance(answer, ResultAnswer):
+                size = sum(map(len, answer.pieces))
+                if size > LARGE and not self._place.size:  # nobody could ask for it again
+                    self._place.count(size)
             self.changed.beat()
 
     def fail(self, fault: ProxyError) -> None:
@@ -71,11 +91,13 @@ class Exchange:
             self.fault = fault
             self.changed.beat()
 
-    def take(self) -> list[bytes]:
-        """The notifications told since the last time, as whole messages."""
+    def take(self, *, writing: bool = False) -> list[bytes]:
+        """The notifications told since the last time, as whole messages. `writing`: it takes a while until
+        they are on their way, and then `written` is called, if there are any."""
         taken = list(self._queue)
         self._queue.clear()
         self._bytes = 0
+        self._is_writing = writing and bool(taken)
         self._taken.beat()
         return taken
 

@@ -21,6 +21,7 @@ from aiohttp import web
 from proxy.aside import aside
 from proxy.clock import Clock
 from proxy.downstream.admission import OPEN, Admission
+from proxy.downstream.answers import Answers
 from proxy.downstream.bodies import Bodies
 from proxy.downstream.exchange import Exchange, handle
 from proxy.downstream.guard import Guard
@@ -65,6 +66,7 @@ class HttpSettings:
     max_depth: int
     supported: Sequence[str]
     body_s: float
+    max_result_bytes: int = 64 << 20
     has_others: bool = False
 
 
@@ -106,6 +108,7 @@ class HttpEndpoint:
             has_others=settings.has_others,
             knows_owners=admission.gate is not None,
         )
+        self._answers = Answers(settings.max_result_bytes, has_others=settings.has_others)
         self._clock = clock
         self._writer = writer = ReplyWriter(clock)
         self._pages = None if well_known is None else WellKnownPages(well_known, guard, writer, requests)
@@ -118,6 +121,7 @@ class HttpEndpoint:
                 requests=requests,
                 listens=listens,
                 lookups=self._begin_lookup,
+                answers=self._answers,
                 admission=admission,
                 clock=clock,
                 metrics=metrics,
@@ -281,18 +285,23 @@ class HttpEndpoint:
 
     async def _serve(self, http: web.Request, request: ClientRequest) -> web.StreamResponse:
         """Have the request handled, and write what comes of it as it comes."""
-        exchange, responder = Exchange(), Responder(http, request, self._clock, quiet_s=QUIET_S)
+        place = self._answers.place(request.owner)
+        exchange = Exchange(place=place)
+        responder = Responder(http, request, self._clock, quiet_s=QUIET_S)
         if request.method in names.TASK_METHODS or _names_tasks(request):
             exchange.lookup_failed = self._begin_lookup(http, request.owner)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(handle, self._router, request, exchange)
-            try:
-                await responder.write(exchange)
-            except ConnectionError:  # the client is gone, or has stopped reading
-                log.debug("client_gone", method=request.method)
-                if http.transport is not None:
-                    http.transport.abort()  # what is half written must not be followed by anything
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(handle, self._router, request, exchange)
+                try:
+                    await responder.write(exchange)
+                except ConnectionError:  # the client is gone, or has stopped reading
+                    log.debug("client_gone", method=request.method)
+                    if http.transport is not None:
+                        http.transport.abort()  # what is half written must not be followed by anything
+                tasks.cancel_scope.cancel()
+        finally:
+            place.leave()
         return responder.response or web.Response()
 
     def _begin_lookup(self, http: web.Request, owner: Owner) -> Callable[[], None]:

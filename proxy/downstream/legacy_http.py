@@ -16,6 +16,7 @@ from aiohttp import web
 
 from proxy.clock import Clock
 from proxy.downstream.admission import Admission
+from proxy.downstream.answers import Answers
 from proxy.downstream.posted import Posted
 from proxy.downstream.reply_writer import ReplyWriter
 from proxy.downstream.responses import refusal
@@ -24,6 +25,7 @@ from proxy.limits import Gauge
 from proxy.metrics import Metrics, Outcome, Refusal
 from proxy.owners import Owner
 from proxy.protocol import names
+from proxy.protocol.envelope import LARGE
 from proxy.protocol.jsonrpc import Request
 from proxy.routing.counted import counted
 from proxy.routing.legacy import HttpMessage, LegacyHandler, Reply
@@ -57,10 +59,12 @@ class LegacyEntrance:
         requests: Gauge,
         listens: Gauge,
         lookups: BeginLookup,
+        answers: Answers,
         clock: Clock,
         admission: Admission,
         metrics: Metrics,
     ) -> None:
+        self._answers = answers
         self._admission = admission
         self._handler = handler
         self._writer = writer
@@ -138,9 +142,12 @@ class LegacyEntrance:
         """Where the task is ours, whoever waits for its end waits as long as the token is good."""
         serving: AbstractAsyncContextManager[Reply]
         serving = _looked_up(self._handler.serve(message), self._begin_lookup(http, message.owner))
+        place = None
         if is_ours and message.is_a(names.TASKS_RESULT):
             serving = self._admission.while_good(http, serving)
-        return await self._writer.write(http, serving)
+            place = self._answers.place(message.owner)
+            place.need(LARGE)  # how large it will be is known to nobody here
+        return await self._writer.write(http, serving, place)
 
 
 @asynccontextmanager

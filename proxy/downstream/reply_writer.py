@@ -17,6 +17,7 @@ from proxy.clock import Clock
 from proxy.downstream.streams import WrittenStreams
 from proxy.errors import ProxyError
 from proxy.logs import get_logger
+from proxy.room import Place
 from proxy.routing.legacy import Reply
 
 AT_ONCE_BYTES: Final = 64 * 1024  # the transport takes as much without waiting for the client
@@ -50,27 +51,34 @@ class ReplyWriter:
         await self._streams.watch()
 
     async def write(
-        self, http: web.Request, serving: AbstractAsyncContextManager[Reply]
+        self,
+        http: web.Request,
+        serving: AbstractAsyncContextManager[Reply],
+        place: Place | None = None,
     ) -> web.StreamResponse:
-        """Raises ProxyError if there is no reply; as soon as something was written, it can only break off."""
+        """Raises ProxyError if there is no reply; as soon as something was written, it can only break off.
+        `place`: where large pieces of it are counted while they are written."""
         response: web.StreamResponse | None = None
         try:
             async with serving as reply:
                 response = _response_of(reply)
-                await self._write(http, response, reply)
+                await self._write(http, response, reply, place)
         except Exception as exc:
             if response is None or not response.prepared:
                 raise
             _cut(http, exc)
         return response
 
-    async def _write(self, http: web.Request, response: web.StreamResponse, reply: Reply) -> None:
+    async def _write(
+        self, http: web.Request, response: web.StreamResponse, reply: Reply, place: Place | None
+    ) -> None:
         if isinstance(response, web.Response):
             await response.prepare(http)
             await response.write_eof()
             return
         chunks = _once(reply.body) if isinstance(reply.body, bytes) else reply.body
-        await self._streams.write(http, response, chunks, is_events=_takes_comments(response))
+        is_events = _takes_comments(response)
+        await self._streams.write(http, response, chunks, is_events=is_events, place=place)
 
 
 def _response_of(reply: Reply) -> _Whole | _Streamed:

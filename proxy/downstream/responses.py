@@ -20,6 +20,7 @@ from proxy.downstream.base import headers_of_fault, message_of_fault, pieces_of
 from proxy.downstream.exchange import Exchange
 from proxy.errors import ProxyError
 from proxy.protocol import names, sse
+from proxy.protocol.envelope import LARGE
 from proxy.protocol.jsonrpc import RequestId
 from proxy.protocol.outline import Pieces, whole
 from proxy.routing.base import ClientRequest
@@ -57,13 +58,23 @@ class Responder:
         since it has stopped reading, as its `Connection` does."""
         while True:
             changed = exchange.changed.event
-            if told := exchange.take():
-                await self._write_events([sse.encode(message) for message in told])
+            if told := exchange.take(writing=True):
+                await self._write_told(told)
+                exchange.written()
             elif exchange.done:
                 await self._write_end(exchange)
                 return
             elif not await self._clock.wait(changed, self._quiet_s):
                 await self._write_events([sse.comment()])
+
+    async def _write_told(self, messages: list[bytes]) -> None:
+        """All of them, which then are not in the list any more: a large one is not held beside its event."""
+        if sum(map(len, messages)) <= LARGE:
+            await self._write_events([sse.encode(message) for message in messages])
+            return
+        messages.reverse()
+        while messages:
+            await self._write_events([sse.encode(messages.pop())])
 
     async def _write_events(self, events: list[bytes]) -> None:
         """Nothing where the client takes no stream."""
@@ -72,7 +83,10 @@ class Responder:
         if self._stream is None:
             self._stream = await self._begin(HTTPStatus.OK, STREAM_HEADERS.items())
             events = [sse.comment(), *events]  # some hold the status back until a byte of body (F03)
-        await self._write(self._stream, b"".join(events))
+        if len(events[-1]) <= LARGE:
+            events = [b"".join(events)]
+        for event in events:
+            await self._write(self._stream, event)
 
     async def _write_end(self, exchange: Exchange) -> None:
         pieces, status, headers = _end_of(self._id, exchange)

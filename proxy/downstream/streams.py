@@ -15,6 +15,8 @@ from aiohttp import web
 from proxy.clock import Clock
 from proxy.downstream.responses import PIECE_BYTES
 from proxy.protocol import sse
+from proxy.protocol.envelope import LARGE
+from proxy.room import Place
 
 TICK_S: Final = 1.0
 QUIET_S: Final = 14.0  # with a tick on top: a byte at least every 15 s (F03)
@@ -25,11 +27,27 @@ _TAIL_BYTES: Final = 4  # of what was written: enough to see the end of a block
 class WrittenStream:
     """One response, from its head to its end. `is_events`: comments may stand between its blocks."""
 
-    __slots__ = ("_began", "_clock", "_http", "_is_writing", "_last", "_response", "_tail", "is_events")
+    __slots__ = (
+        "_began",
+        "_clock",
+        "_http",
+        "_is_writing",
+        "_last",
+        "_place",
+        "_response",
+        "_tail",
+        "is_events",
+    )
 
     def __init__(
-        self, http: web.Request, response: web.StreamResponse, clock: Clock, is_events: bool
+        self,
+        http: web.Request,
+        response: web.StreamResponse,
+        clock: Clock,
+        is_events: bool,
+        place: Place | None = None,
     ) -> None:
+        self._place = place
         self._http = http
         self._response = response
         self._clock = clock
@@ -47,9 +65,13 @@ class WrittenStream:
             if self._tail:  # a comment of ours was first, and a byte order mark is one at the beginning alone
                 data = data.removeprefix(sse.BOM)
         self._is_writing = True
+        if self._place is not None and len(data) > LARGE:
+            self._place.count(len(data))
         for start in range(0, len(data), PIECE_BYTES):
             await self._response.write(data[start : start + PIECE_BYTES])
         self._is_writing = False
+        if self._place is not None:
+            self._place.leave()
         self._last = self._clock.monotonic()
         self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
@@ -92,17 +114,22 @@ class WrittenStreams:
         chunks: AsyncIterator[bytes],
         *,
         is_events: bool,
+        place: Place | None = None,
     ) -> None:
-        """The head, the chunks as they come, and the end. Raises ConnectionError if the client is gone, and
-        what `chunks` raises."""
+        """The head, the chunks as they come, and the end. `place`: where large ones are counted.
+
+        Raises ConnectionError if the client is gone, and what `chunks` raises.
+        """
         await response.prepare(http)
-        stream = WrittenStream(http, response, self._clock, is_events)
+        stream = WrittenStream(http, response, self._clock, is_events, place)
         self._open.add(stream)
         try:
             async for chunk in chunks:
                 await stream.write(chunk)
         finally:
             self._open.discard(stream)
+            if place is not None:
+                place.leave()
         await response.write_eof()
 
     def __repr__(self) -> str:

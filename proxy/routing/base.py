@@ -49,6 +49,11 @@ class Sink(Protocol):
         """A task that the request named is not there for its owner: counted against enumeration."""
         ...
 
+    def make_room(self, size: int) -> None:
+        """Something of so many bytes is about to be made for this client, who can ask for it again. Raises
+        LimitReached where it holds too much already that it has not read."""
+        ...
+
     async def ready(self) -> None:
         """Wait until all that was told is on its way to the client; for those who can wait."""
         ...

@@ -22,7 +22,7 @@ from proxy.eras.capabilities import TASKS_REQUIRED, missing_capability
 from proxy.eras.era import Era
 from proxy.eras.stored import lift_stored
 from proxy.eras.to_modern import lift_error, with_subscription_id
-from proxy.errors import TaskNotFound, UpstreamError, only_fault
+from proxy.errors import LimitReached, TaskNotFound, UpstreamError, only_fault
 from proxy.logs import get_logger
 from proxy.metrics import UNSERVED, Denied, Metrics
 from proxy.protocol import names
@@ -33,7 +33,7 @@ from proxy.routing.subscription import Filter, Subscription
 from proxy.stores.base import TaskStore, Watch
 from proxy.tasks import views
 from proxy.tasks.policy import Policy
-from proxy.tasks.task import Task, is_task_id
+from proxy.tasks.task import Task, is_task_id, result_size
 from proxy.upstream.pool import Pool
 from proxy.upstream.session import LegacySession
 
@@ -132,7 +132,7 @@ class Listen:
             if subscription.filter.wants_upstream:
                 await tasks.start(self._feed_from_upstream, subscription, sink)
             subscription.acknowledge()
-            await self._tell_tasks(subscription, watch, own)
+            await self._tell_tasks(subscription, watch, own, sink)
 
     # -- tasks --------------------------------------------------------------------------------------
 
@@ -160,21 +160,27 @@ class Listen:
             self._audit.denied(request.owner, task_id, reason)
             sink.lookup_failed()
 
-    async def _tell_tasks(self, subscription: Subscription, watch: Watch, own: dict[str, _Told]) -> None:
+    async def _tell_tasks(
+        self, subscription: Subscription, watch: Watch, own: dict[str, _Told], sink: Sink
+    ) -> None:
         """Every later state, once and in order. Never returns.
 
         A task that has ended already will not change again, and might be waited for: it is told at once.
         """
         for task_id in [task_id for task_id, told in own.items() if told is _NOTHING]:
             with suppress(TaskNotFound):  # expired since
-                own[task_id] = await self._tell(subscription, await self._store.get(task_id))
+                own[task_id] = await self._tell(
+                    subscription, await self._store.get(task_id, result=False), sink
+                )
         while True:
             task = await watch.receive()
             if task.id in own and own[task.id].is_passed_by(task):
-                own[task.id] = await self._tell(subscription, task)
+                own[task.id] = await self._tell(subscription, task, sink)
 
-    async def _tell(self, subscription: Subscription, task: Task) -> _Told:
-        """The whole task as `tasks/get` would tell it."""
+    async def _tell(self, subscription: Subscription, task: Task, sink: Sink) -> _Told:
+        """The whole task as `tasks/get` would tell it, when the client has read what was told before."""
+        await sink.ready()
+        await self._make_room(task, sink)
         if task.status.is_terminal and task.result is None:  # a watch hands records out without results
             with suppress(TaskNotFound):  # expired this very moment: told as it was, without its result
                 task = await self._store.get(task.id)
@@ -188,6 +194,16 @@ class Listen:
         await subscription.notify_task(detailed)
         self._audit.result_read(task)
         return _Told.of(task)
+
+    async def _make_room(self, task: Task, sink: Sink) -> None:
+        """Wait for it, if the client holds too much elsewhere: it may poll, and what it does not read is cut
+        after a while."""
+        while True:
+            try:
+                sink.make_room(result_size(task))
+                return
+            except LimitReached as exc:
+                await self._clock.sleep(exc.retry_after_s)
 
     # -- lists and resources ------------------------------------------------------------------------
 

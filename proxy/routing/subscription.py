@@ -119,8 +119,7 @@ class Subscription:
             self._early.append(params)
 
     async def notify_task(self, detailed: bytes) -> None:
-        """Tell the state of a task, when the client has read what was told before."""
-        await self._sink.ready()
+        """Tell the state of a task, which the client is ready for."""
         self._tell(names.TASK_NOTIFICATION, detailed)
 
     def on_change(self, method: str, params: bytes | None) -> None:

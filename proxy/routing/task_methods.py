@@ -19,7 +19,7 @@ from proxy.routing.base import Answer, ClientRequest, ResultAnswer, Sink
 from proxy.routing.task_changes import TaskChanges
 from proxy.tasks import inputs, lifecycle, views
 from proxy.tasks.policy import Policy
-from proxy.tasks.task import InputAnswer, Task
+from proxy.tasks.task import InputAnswer, Task, result_size
 
 ACKNOWLEDGED: Final = dumps({"resultType": names.COMPLETE})
 
@@ -37,6 +37,7 @@ class TaskMethods:
         """The DetailedTask; a pure read that never touches the upstream."""
         found = await self._owned(request)
         self._polls.take(found.id)
+        sink.make_room(result_size(found))
         task = await self._changes.with_result(found)
         pieces = views.get_task_result(
             task,

@@ -125,3 +125,8 @@ class Task:
 def is_task_id(text: str) -> bool:
     """Whether `text` has the form of an id that this proxy gives out."""
     return _ID.match(text) is not None
+
+
+def result_size(task: Task) -> int:
+    """About how many bytes its result has, be it at hand or not."""
+    return task.result_outline.end if task.result_outline is not None else 0

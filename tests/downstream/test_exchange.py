@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from proxy.downstream import exchange as exchange_module
 from proxy.downstream.exchange import Exchange
 from proxy.errors import LimitReached, ProxyError
-from proxy.protocol.envelope import loads
+from proxy.protocol import names
+from proxy.protocol.envelope import LARGE, loads
+from proxy.room import Room
 from proxy.routing.base import ResultAnswer
 
 PROGRESS, LOG, TASK = "notifications/progress", "notifications/message", "notifications/tasks"
@@ -102,3 +105,32 @@ def test_few_but_large_notifications_are_bounded_too(
     assert len(exchange.take()) == 2
     exchange.notify(LOG, b'"again"')
     assert len(exchange.take()) == 1
+
+
+@pytest.mark.anyio
+async def test_ready_waits_for_what_is_being_written_and_gives_its_room_back() -> None:
+    """SEC-003: whoever makes something large waits for the reader, not only for the queue."""
+    room = Room("answers", 3 * LARGE, "limits.result")
+    exchange = Exchange(place=room.place({}))
+    exchange.make_room(2 * LARGE)
+    exchange.notify(names.TASK_NOTIFICATION, b"{}")
+    assert len(exchange.take(writing=True)) == 1
+    with anyio.move_on_after(0):
+        await exchange.ready()
+    assert room.held == 2 * LARGE
+    with pytest.raises(LimitReached):
+        exchange.make_room(2 * LARGE)
+    exchange.written()
+    with anyio.fail_after(5):
+        await exchange.ready()
+    assert room.held == 0
+    exchange.make_room(LARGE)
+    assert room.held == 0
+
+
+def test_a_large_answer_that_nobody_can_ask_for_again_is_counted_and_not_refused() -> None:
+    room = Room("answers", 1, "limits.result")
+    exchange = Exchange(place=room.place({}))
+    exchange.finish(ResultAnswer(b"x" * (LARGE + 1)))
+    assert exchange.answer is not None
+    assert room.held == LARGE + 1

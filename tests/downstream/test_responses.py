@@ -83,7 +83,7 @@ async def test_what_was_told_before_the_answer_comes_before_it() -> None:
         await stream.send(raw_post(message(), more="Connection: close\r\n"))
         served = await rig.router.next()
         served.tell(text="x" * 20_000_000)
-        await served.sink.ready()
+        await stream.receive()
         for n in range(400):
             served.tell(progress=n)
         served.end()

@@ -20,7 +20,7 @@ from proxy.audit import Audit
 from proxy.downstream.validation import Headers, read_modern
 from proxy.eras.capabilities import ClientCapabilities
 from proxy.eras.era import Era
-from proxy.errors import ProxyError
+from proxy.errors import LimitReached, ProxyError
 from proxy.limits import Gauge, PollLimit
 from proxy.metrics import Metrics
 from proxy.owners import ANONYMOUS, Credentials, Owner
@@ -76,6 +76,7 @@ class Exchanged:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     told: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     slow: bool = False
+    has_room: bool = True
     failed_lookups: int = 0
     raw: bytes = b""
     _answer: Answer | ProxyError | None = None
@@ -90,6 +91,10 @@ class Exchanged:
 
     def lookup_failed(self) -> None:
         self.failed_lookups += 1
+
+    def make_room(self, size: int) -> None:
+        if size and not self.has_room:
+            raise LimitReached("full (limits.result)", retry_after_s=1)
 
     async def ready(self) -> None:
         if self.slow:

@@ -449,3 +449,20 @@ async def test_a_store_that_cannot_be_read_is_an_error() -> None:
         rig.store.unreadable = True
         _, error = await rig.client().listen(taskIds=[task]).error()
         assert error["code"] == -32603
+
+
+async def test_what_there_is_no_room_for_is_told_when_there_is() -> None:
+    """SEC-003, TX-NOT-001: the stream stays, other tasks and polls do not wait for it to be read."""
+    async with bench() as rig:
+        client = rig.client()
+        task, call = await rig.task(client)
+        listening = client.listen(taskIds=[task])
+        await rig.settle()
+        listening.has_room = False
+        call.answer()
+        await rig.pass_time(5)
+        assert [told["status"] for told in tasks_told(listening)] == []
+        assert (await client.get(task))["status"] == "completed"
+        listening.has_room = True
+        await rig.pass_time(2)
+        assert [told["status"] for told in tasks_told(listening)] == ["completed"]

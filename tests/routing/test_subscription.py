@@ -67,6 +67,9 @@ class Told(list[tuple[str, bytes | None]]):
     def lookup_failed(self) -> None:
         raise AssertionError("no task is looked up here")
 
+    def make_room(self, size: int) -> None:
+        """There is."""
+
     async def ready(self) -> None:
         raise AssertionError("nobody waits here")
 

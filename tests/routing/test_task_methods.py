@@ -610,3 +610,18 @@ async def test_a_cancel_gets_through_while_progress_pours_in() -> None:
             await checkpoint()
         assert await cancel.result() == ACK
         assert (await client.get(task))["status"] == "cancelled"
+
+
+async def test_a_result_that_there_is_no_room_for_is_not_read_and_can_be_asked_for_again() -> None:
+    """SEC-003."""
+    async with bench() as rig:
+        client = rig.client()
+        task, call = await rig.task(client)
+        call.answer()
+        await rig.settle()
+        full = client.start("tasks/get", {"taskId": task})
+        full.has_room = False
+        status, error = await full.error()
+        assert status == 429
+        assert "limits.result" in error["message"]
+        assert (await client.get(task))["status"] == "completed"
