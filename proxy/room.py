@@ -39,7 +39,7 @@ class Room:
             if left:
                 self._shares[one] = left
             else:
-                del self._shares[one]
+                self._shares.pop(one, None)
 
     def _check(self, by: int, shares: Mapping[str, int]) -> None:
         """Raises LimitReached where there is no room for so much more. For one thing alone there always is: a

@@ -28,6 +28,7 @@ def test_room_is_for_all_and_comes_back() -> None:
 
 def test_one_owner_has_a_share_and_others_still_have_room() -> None:
     room = Room("bodies", 10, "limits.body")
+    room.place({"alice": 5}).leave()
     first, second = room.place({"alice": 5}), room.place({"alice": 5})
     first.grow(3)
     with pytest.raises(LimitReached, match="5 bytes of yours") as refused:
