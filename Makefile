@@ -16,7 +16,7 @@ ARGS ?=
 
 # Most tests wait for other processes most of their time, so they run side by side. Those that would notice
 # the others are marked `alone`, and run after them.
-WORKERS ?= 3
+WORKERS ?= 4
 EVERY_TEST = $(PY) -m pytest -n $(WORKERS) --dist worksteal -m 'not alone' && $(PY) -m pytest -m alone
 
 .PHONY: run test check format tools bench faults lock clean
