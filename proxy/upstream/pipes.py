@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import IO, Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from proxy.errors import ServerGone, UpstreamClosed
 from proxy.logs import get_logger
@@ -77,7 +78,8 @@ class Outbox:
         """
         if not self._open:
             raise ServerGone(f"upstream {self._name!r} takes no messages any more")
-        outgoing = _Outgoing(line)
+        outgoing, size = _Outgoing(line), sum(map(len, line))
+        del line  # which may be large, as the server may be slow
         self._queue.append(outgoing)
         self._changed.set()
         try:
@@ -90,7 +92,7 @@ class Outbox:
                 self._queue.remove(outgoing)
         if not outgoing.written:
             raise ServerGone(f"upstream {self._name!r} ended before it took the message")
-        if outgoing.written < sum(map(len, line)):
+        if outgoing.written < size:
             raise UpstreamClosed(f"upstream {self._name!r} ended in the middle of the message")
 
     async def run(self) -> str | None:
@@ -145,7 +147,10 @@ class Outbox:
                     else:
                         outgoing.written += count
                         left = left[count:]
+                        if left:  # one that reads as fast as we write must not keep the loop busy
+                            await checkpoint()
         finally:
+            outgoing.pieces = ()  # whoever waits for the next line need not hold this one
             outgoing.settled.set()
 
     def __repr__(self) -> str:

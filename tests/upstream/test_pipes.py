@@ -234,3 +234,27 @@ def test_only_the_end_of_stderr_is_kept() -> None:
 )
 def test_printable_text_is_one_clean_line(text: bytes, shown: str) -> None:
     assert printable(text) == shown
+
+
+async def test_a_server_that_reads_as_fast_as_we_write_does_not_keep_the_loop_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I6: a line of 60 MB would take a second; and it is held no longer than it is written."""
+    monkeypatch.setattr(os, "write", lambda descriptor, left: min(len(left), 10))
+    server, turns = Server(), 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.write)
+            tasks.start_soon(take_turns)
+            await server.outbox.send(b"x" * 1_000, b"\n")
+            tasks.cancel_scope.cancel()
+    server.reading.close()
+    server.stdin.close()
+    assert turns >= 90
