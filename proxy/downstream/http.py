@@ -163,12 +163,13 @@ class HttpEndpoint:
     async def post(self, http: web.Request) -> web.StreamResponse:
         rid: RequestId | None = None
         place: Place | None = None
+        taken: Place | None = None
         try:
             self.guard.check(host_of(http), origins_of(http))
             admitted = None if self._admission.gate is None else await self._admission.admit(http)
             body = self._bodies.at_hand(http)
             if body is None:
-                place = self._place(http, admitted)
+                place = taken = self._place(http, admitted)
                 body = await self._bodies.read(http, place)
             if len(body) <= LARGE:
                 posted = read_posted(body, _versions_in(http), self._settings.max_depth)
@@ -190,6 +191,10 @@ class HttpEndpoint:
             gauge = self._listens if request.method == names.SUBSCRIPTIONS_LISTEN else self._requests
             with gauge.hold(request.owner):
                 return await self._serve(http, request)
+        except anyio.get_cancelled_exc_class():  # the client is gone: its call ends, and the rest is garbage
+            if taken is not None:
+                taken.leave()
+            raise
         except Rejection as exc:
             self._metrics.refused(exc.fault)
             return refusal(exc.rid, exc.fault)
