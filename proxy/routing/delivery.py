@@ -24,6 +24,7 @@ from proxy.upstream.base import Outcome, Question
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 8.0
 BOUND_S: Final = 600.0  # from the first failure on: a deployment, or an owner who has to log in anew
+HEARD_FIRST_S: Final = 0.3  # the request that a token came with may cancel what it would set going
 WAITING_FOR_TOKEN: Final = (
     "The server refused the token: the answer goes on with your next request, by its token."
 )
@@ -64,7 +65,9 @@ class Delivery:
 
     async def of_round(self, call: LiveCall, send: Callable[[], Awaitable[Outcome]]) -> Outcome:
         """What a modern server answers to the round in which the answers go out. A task's is sent again, with
-        its owner's next token, where the server refused the token, and so has not run it (contract I2)."""
+        its owner's next token or ours, where the server refused the token, and so has not run it (contract
+        I2)."""
+        pauses = Pauses(FIRST_PAUSE_S, LAST_PAUSE_S)
         until: float | None = None
         while True:
             with self._credentials.next_of(call.request.owner) as came:
@@ -73,11 +76,18 @@ class Delivery:
                 except UpstreamRefused as exc:
                     now = self._clock.monotonic()
                     until = now + BOUND_S if until is None else until
-                    waits = call.is_task and call.request.owner.has_token and _token_refused(exc)
-                    if not waits or now >= until:
+                    waits_for_owner = call.request.owner.has_token and _token_refused(exc)
+                    is_ours = exc.status is None  # a credential of ours, which is renewed
+                    if not (call.is_task and (waits_for_owner or is_ours)) or now >= until:
                         raise _loss(exc) from exc
-                    log.warning("answer_not_delivered", reason=exc.message, tried_for_s=BOUND_S)
-                await self._wait_for_token(call, came, until)
+                    fault = exc
+                    log.warning("answer_not_delivered", reason=exc.message, goes_on_for_s=until - now)
+                if waits_for_owner:
+                    await self._wait_for_token(call, came, until)
+                else:
+                    await pauses.one(self._clock)
+            if call.ended:
+                raise _loss(fault)
 
     async def _is_taken(
         self, call: LiveCall, send: Callable[[], Awaitable[None]], asked: OpenQuestion | None
@@ -104,7 +114,7 @@ class Delivery:
                     return False
                 if until is None:
                     until = now + BOUND_S
-                    log.warning("answer_not_delivered", reason=fault.message, tried_for_s=BOUND_S)
+                    log.warning("answer_not_delivered", reason=fault.message, goes_on_for_s=BOUND_S)
                 if call.request.owner.has_token and _token_refused(fault):
                     await self._wait_for_token(call, came, until)
                 else:
@@ -118,6 +128,7 @@ class Delivery:
         try:
             while not call.ended and (left_s := until - self._clock.monotonic()) > 0:
                 if await self._clock.wait(came, min(left_s, LAST_PAUSE_S)):
+                    await self._clock.sleep(HEARD_FIRST_S)
                     return
         finally:
             call.is_held_up(None)

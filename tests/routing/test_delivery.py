@@ -23,7 +23,7 @@ from proxy.errors import (
 )
 from proxy.owners import ANONYMOUS, Owner
 from proxy.protocol import names
-from proxy.routing.delivery import BOUND_S, LAST_PAUSE_S, WAITING_FOR_TOKEN
+from proxy.routing.delivery import BOUND_S, HEARD_FIRST_S, LAST_PAUSE_S, WAITING_FOR_TOKEN
 from proxy.tasks.policy import Policy
 from proxy.upstream.endpoint import UnexpectedStatus
 from proxy.upstream.probe import UpstreamEra
@@ -161,7 +161,7 @@ async def test_a_refused_token_is_not_tried_again_before_its_owner_has_come_with
         assert rig.server.answers_refused == 1
         rig.server.answer_fault = None
         rig.credentials.note(OWNER, "Bearer two")
-        await rig.settle()
+        await rig.pass_time(HEARD_FIRST_S)
         assert await question.answer() == YES
         await rig.pass_time(1)
         assert (await client.get(task))["statusMessage"] != WAITING_FOR_TOKEN
@@ -174,11 +174,23 @@ async def test_another_token_that_is_refused_too_is_waited_for_a_third() -> None
     async with bench() as rig:
         _, _, _, question = await answered(rig, TOKEN_REFUSED, OWNER)
         rig.credentials.note(OWNER, "Bearer two")
-        await rig.settle()
+        await rig.pass_time(HEARD_FIRST_S)
         assert rig.server.answers_refused == 2
         rig.server.answer_fault = None
         rig.credentials.note(OWNER, "Bearer three")
+        await rig.pass_time(HEARD_FIRST_S)
         assert await question.answer() == YES
+
+
+async def test_a_cancel_that_comes_with_the_next_token_is_heard_before_the_answer_goes_on() -> None:
+    """Contract section 4: who takes back a yes must not set it going thereby."""
+    async with bench() as rig:
+        client, task, _, question = await answered(rig, TOKEN_REFUSED, OWNER)
+        rig.server.answer_fault = None
+        rig.credentials.note(OWNER, "Bearer two")
+        await client.cancel(task)
+        await rig.pass_time(2 * BOUND_S)
+        assert not any("result" in answer for answer in question.answers)
 
 
 async def test_who_has_no_token_of_which_we_know_is_tried_again() -> None:
@@ -387,6 +399,7 @@ async def test_a_modern_server_gets_the_answers_with_the_owners_next_token() -> 
         assert rig.server.calls_refused == 1
         rig.server.call_fault = None
         rig.credentials.note(OWNER, "Bearer two")
+        await rig.pass_time(HEARD_FIRST_S)
         call = await rig.server.next_call()
         assert call.params["inputResponses"] == {"a": YES}
         call.answer({**TEXT, "resultType": "complete"})
@@ -402,6 +415,26 @@ async def test_a_round_that_may_have_run_or_will_never_be_taken_is_sent_once(fau
         assert told["status"] == "failed"
         assert fault.message in told["error"]["message"]
         assert rig.server.calls_refused == 1
+
+
+async def test_a_modern_server_gets_the_answers_with_our_next_credential() -> None:
+    """Nobody else could bring one."""
+    refused = UpstreamRefused("refused our own", status=None, challenges=())
+    async with round_refused(refused) as (rig, client, task):
+        assert (await client.get(task))["status"] == "working"
+        rig.server.call_fault = None
+        await rig.pass_time(LAST_PAUSE_S)
+        call = await rig.server.next_call()
+        assert call.params["inputResponses"] == {"a": YES}
+
+
+async def test_a_cancel_that_comes_with_the_next_token_is_heard_before_the_round_goes_out() -> None:
+    async with round_refused(TOKEN_REFUSED) as (rig, client, task):
+        rig.server.call_fault = None
+        rig.credentials.note(OWNER, "Bearer two")
+        await client.cancel(task)
+        await rig.pass_time(2 * BOUND_S)
+        assert (rig.calls.held, rig.server.calls_seen) == (0, 1)
 
 
 async def test_an_owner_who_does_not_come_back_ends_the_round() -> None:
