@@ -231,6 +231,7 @@ FAULTS: Final[dict[ProxyError, tuple[Refusal | None, Outcome]]] = {
     errors.TaskNotFound(): (None, Outcome.REFUSED),  # counted as a lookup
     errors.UpstreamError("x"): (None, Outcome.UPSTREAM_FAILED),
     errors.UpstreamUnavailable("x"): (None, Outcome.UPSTREAM_FAILED),
+    errors.NoCredential("x"): (None, Outcome.UPSTREAM_FAILED),
     errors.ServerGone("x"): (None, Outcome.UPSTREAM_FAILED),
     errors.UpstreamTimeout("x"): (None, Outcome.UPSTREAM_FAILED),
     errors.UpstreamClosed("x"): (None, Outcome.UPSTREAM_FAILED),
