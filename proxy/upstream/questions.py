@@ -44,6 +44,7 @@ class UpstreamQuestion:
         self.related_task: str | None = None
         self.restored = False
         self.being_answered = False
+        self.was_answered = False  # by somebody, though perhaps in vain
 
     @property
     def id(self) -> RequestId:
@@ -207,9 +208,10 @@ class Questions:
                 question.refuse(_CALL_HAS_ENDED)
 
     def _moves_on(self, question: UpstreamQuestion) -> bool:
-        """Not if it is known to be of the call that has ended. Where nobody is left to ask, only roots still
-        wait: they are the client's, not the call's, and servers ask for them once a session."""
-        if question.origin is not None:
+        """Not if it is known to be of the call that has ended, or was answered there: nobody is asked twice.
+        Where nobody is left to ask, only roots still wait: they are the client's, not the call's, and servers
+        ask for them once a session."""
+        if question.origin is not None or question.was_answered:
             return False
         return (
             question.method == names.ROOTS_LIST
@@ -233,7 +235,7 @@ class Questions:
         """Whether it was for us to say, and is said."""
         if question not in self._open or question.being_answered:
             return False
-        question.being_answered = True
+        question.being_answered = question.was_answered = True
         self._take_from_holder(question)
         try:
             await self._send(message)

@@ -163,6 +163,21 @@ async def test_an_old_question_that_another_calls_stream_repeats_is_no_second_on
         assert len(at.server.answers_to("q-1")) == 1
 
 
+async def test_a_question_that_was_answered_in_vain_is_asked_of_no_other_call() -> None:
+    """Its call ends for that; the user has answered, and another one would not know what is meant."""
+    async with left() as at:
+        its, other = at.resume(), at.resume(OTHER, "e9")
+        question = at.restore(b'"q-1"')
+        assert question is not None
+        at.server.refusal = UpstreamClosed("the session is gone")
+        with pytest.raises(UpstreamClosed):
+            await question.answer(b'{"action":"accept"}')
+        at.server.refusal = None
+        at.says("{}")
+        await ended(its)
+        assert other.questions == []
+
+
 async def test_a_question_of_a_task_that_the_client_has_asked_of_the_server_is_left_to_it() -> None:
     """Contract section 2: in a client's own session the server may have tasks of its own."""
     async with left(is_clients=True) as at:
