@@ -28,6 +28,7 @@ HEARD_FIRST_S: Final = 0.3  # the request that a token came with may cancel what
 WAITING_FOR_TOKEN: Final = (
     "The server refused the token: the answer goes on with your next request, by its token."
 )
+STILL_RUNNING: Final = "outcome unknown: the call was running"
 
 log = get_logger()
 
@@ -110,7 +111,7 @@ class Delivery:
                 now = self._clock.monotonic()
                 if fault.is_for_good or (until is not None and now >= until):
                     log.error("answer_not_delivered", reason=fault.message)
-                    call.give_up(_loss(fault))
+                    call.give_up(_loss(fault, f"; {STILL_RUNNING}"))
                     return False
                 if until is None:
                     until = now + BOUND_S
@@ -147,9 +148,9 @@ def _token_refused(fault: UpstreamError) -> UpstreamRefused | None:
     return None
 
 
-def _loss(fault: UpstreamError) -> UpstreamError:
+def _loss(fault: UpstreamError, what_of_it: str = "") -> UpstreamError:
     """What the call ends with; who waits for it is told how to get a token, if that was it."""
-    words = f"the answer could not be delivered: {fault.message}"
+    words = f"the answer could not be delivered: {fault.message}{what_of_it}"
     if isinstance(fault, UpstreamRefused):
         return UpstreamRefused(words, status=fault.status, challenges=fault.challenges)
     return UpstreamError(words)

@@ -23,7 +23,7 @@ from proxy.errors import (
 )
 from proxy.owners import ANONYMOUS, Owner
 from proxy.protocol import names
-from proxy.routing.delivery import BOUND_S, HEARD_FIRST_S, LAST_PAUSE_S, WAITING_FOR_TOKEN
+from proxy.routing.delivery import BOUND_S, HEARD_FIRST_S, LAST_PAUSE_S, STILL_RUNNING, WAITING_FOR_TOKEN
 from proxy.tasks.policy import Policy
 from proxy.upstream.endpoint import UnexpectedStatus
 from proxy.upstream.probe import UpstreamEra
@@ -128,7 +128,9 @@ async def test_what_is_never_taken_ends_the_task_with_a_clear_error_and_the_serv
         await rig.pass_time(LAST_PAUSE_S + 1)
         told = await client.get(task)
         assert (told["status"], told["error"]["code"]) == ("failed", -32603)
-        assert told["error"]["message"] == f"the answer could not be delivered: {fault.message}"
+        assert (
+            told["error"]["message"] == f"the answer could not be delivered: {fault.message}; {STILL_RUNNING}"
+        )
         await call.cancelled.wait()
         assert rig.calls.held == 0
 
@@ -139,7 +141,9 @@ async def test_what_the_server_will_never_take_ends_the_task_at_once(fault: Upst
         client, task, call, _ = await answered(rig, fault)
         told = await client.get(task)
         assert told["status"] == "failed"
-        assert told["error"]["message"] == f"the answer could not be delivered: {fault.message}"
+        assert (
+            told["error"]["message"] == f"the answer could not be delivered: {fault.message}; {STILL_RUNNING}"
+        )
         if not isinstance(fault, SessionUnknown):  # else there is nobody to be told
             await call.cancelled.wait()
         assert (rig.calls.held, rig.server.answers_refused) == (0, 1)
@@ -304,7 +308,7 @@ async def test_a_client_that_waits_for_its_call_is_told_that_its_answer_was_not_
         sent = retry(client, asked)
         await rig.pass_time(BOUND_S + LAST_PAUSE_S)
         _, error = await sent.error()
-        assert error["message"] == f"the answer could not be delivered: {fault.message}"
+        assert error["message"] == f"the answer could not be delivered: {fault.message}; {STILL_RUNNING}"
         assert call.cancelled.is_set() or isinstance(fault, SessionUnknown)
         assert rig.calls.held == 0
 
