@@ -149,7 +149,7 @@ def test_the_address_to_listen_on_and_who_reaches_it(
         (["uvx", "--with", "s3cret", "server"], "uvx"),
         (["python", "-c", "import s3cret"], "python"),
         (["node"], "node"),
-        (["npx", "--registry=https://h/s3cret", "server"], "npx"),
+        (["npx", "--userconfig=https://h/s3cret", "server"], "npx"),
         (["npx", "https://h/s3cret"], "npx"),
         (["env", "KEY=x/s3cret", "server"], "env"),
         (["KEY=s3cret server"], "KEY=*** ***"),
